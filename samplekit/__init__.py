@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample energies, log densities, scores and NumPyro models, and know whether to trust it.
+
+Everything that has an energy or a score is a *target*, everything that moves is a *kernel*, and
+everything that comes out is an ArviZ DataTree. Importing this package imports nothing else: each
+name is loaded when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samplekit import targets as targets
+    from samplekit import testing as testing
+    from samplekit.core import errors as errors
+    from samplekit.kernels.hamiltonian import HMC as HMC
+    from samplekit.kernels.langevin import MALA as MALA
+    from samplekit.kernels.langevin import Barker as Barker
+    from samplekit.kernels.langevin import Langevin as Langevin
+    from samplekit.kernels.mclmc import MCLMC as MCLMC
+    from samplekit.kernels.metropolis import Independence as Independence
+    from samplekit.kernels.metropolis import MetropolisHastings as MetropolisHastings
+    from samplekit.kernels.metropolis import RandomWalk as RandomWalk
+    from samplekit.kernels.nuts import NUTS as NUTS
+    from samplekit.kernels.score_mala import ScoreMALA as ScoreMALA
+    from samplekit.sampling.api import kernel_of as kernel_of
+    from samplekit.sampling.api import resume as resume
+    from samplekit.sampling.api import sample as sample
+    from samplekit.sampling.predictive import predictive as predictive
+    from samplekit.sampling.stop import Converged as Converged
+    from samplekit.targets.combinators import product as product
+    from samplekit.targets.combinators import smoothed as smoothed
+    from samplekit.targets.combinators import tempered as tempered
+    from samplekit.targets.density import from_energy as from_energy
+    from samplekit.targets.density import from_log_density as from_log_density
+    from samplekit.targets.density import from_score as from_score
+    from samplekit.targets.numpyro import from_numpyro as from_numpyro
+
+_HOME = {
+    "HMC": "samplekit.kernels.hamiltonian",
+    "MALA": "samplekit.kernels.langevin",
+    "Barker": "samplekit.kernels.langevin",
+    "Langevin": "samplekit.kernels.langevin",
+    "MCLMC": "samplekit.kernels.mclmc",
+    "Independence": "samplekit.kernels.metropolis",
+    "MetropolisHastings": "samplekit.kernels.metropolis",
+    "RandomWalk": "samplekit.kernels.metropolis",
+    "NUTS": "samplekit.kernels.nuts",
+    "ScoreMALA": "samplekit.kernels.score_mala",
+    "kernel_of": "samplekit.sampling.api",
+    "resume": "samplekit.sampling.api",
+    "sample": "samplekit.sampling.api",
+    "predictive": "samplekit.sampling.predictive",
+    "Converged": "samplekit.sampling.stop",
+    "product": "samplekit.targets.combinators",
+    "smoothed": "samplekit.targets.combinators",
+    "tempered": "samplekit.targets.combinators",
+    "from_energy": "samplekit.targets.density",
+    "from_log_density": "samplekit.targets.density",
+    "from_score": "samplekit.targets.density",
+    "from_numpyro": "samplekit.targets.numpyro",
+}
+_MODULES = {
+    "errors": "samplekit.core.errors",
+    "targets": "samplekit.targets",
+    "testing": "samplekit.testing",
+}
+
+__all__ = [*_HOME, *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("samplekit")
+    else:
+        raise AttributeError(f"module 'samplekit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

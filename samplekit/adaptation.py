@@ -1,0 +1,273 @@
+"""Warm-up: kernel → better kernel, the same class with other leaves.
+
+Two clocks. Every warm-up step, inside the compiled program: the step size by BlackJAX's dual
+averaging, and what a kernel learns by itself (`Base.learn`). At the end of each window, on the host
+in float64: the metric, from the draws and scores that the window recorded.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from samplekit.core.protocols import Stats
+from samplekit.core.pytree import pytree
+from samplekit.kernels.base import Base
+from samplekit.kernels.metric import Dense, Diagonal, Identity, LowRank, with_scale
+
+# A window remembers its last draws; this many are enough for a metric, fewer where they are large.
+MOST_RECORDED = 512
+RECORD_BYTES = 4 * 2**20
+# From this condition number of the scaled problem on, correlations are worth their arithmetic.
+WORTH_MIXING = 4.0
+# Ends of the windows as parts of warm-up; the last tenth settles the step size alone.
+WINDOW_ENDS = (0.05, 0.1, 0.2, 0.4, 0.9)
+
+
+@pytree
+class Tuning:
+    """What warm-up carries along."""
+
+    # every step: dual averaging of the log step size, and steps since the window began
+    log_step: Array
+    log_step_mean: Array
+    count: Array
+    error_mean: Array
+    shrink_to: Array
+    # every recorded step: a ring of draws and scores, and how many were written
+    draws: Array
+    scores: Array
+    recorded: Array
+
+
+def windows(warmup: int, kernel: Any) -> list[int]:  # noqa: ANN401
+    """Return the warm-up steps at which the metric is learned anew, then the last step."""
+    if not getattr(kernel, "tunes_metric", False) or warmup < 20:
+        return [warmup]
+    return [*(max(1, round(part * warmup)) for part in WINDOW_ENDS), warmup]
+
+
+def ring_rows(dim: int, itemsize: int) -> int:
+    """Return how many draws a window records."""
+    return max(16, min(MOST_RECORDED, RECORD_BYTES // (2 * dim * itemsize)))
+
+
+def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -> Tuning:  # noqa: ANN401
+    """Return the tuning state before the first step, as NumPy arrays.
+
+    `state` may hold shapes only. `chains` is the number of pooled chains, None for one.
+    """
+    x, score = _flat_shape(state.position), getattr(state, "score", None)
+    dtype = x.dtype if np.issubdtype(x.dtype, np.floating) else np.dtype(np.float32)
+    rows = ring_rows(x.size, dtype.itemsize) if metric else 0
+    shape = (rows, x.size)
+    if chains is not None and rows:
+        pooled = min(chains, rows)
+        shape = (max(1, rows // pooled), pooled, x.size)
+    scores = shape if score is not None else (0,)
+    step = np.asarray(getattr(kernel, "step_size", 1.0), dtype)
+    return _restart_step_size(
+        Tuning(
+            *(np.zeros((), dtype) for _ in range(2)),
+            np.zeros((), np.int32),
+            *(np.zeros((), dtype) for _ in range(2)),
+            np.zeros(shape, dtype),
+            np.zeros(scores, dtype),
+            np.zeros((), np.int32),
+        ),
+        step,
+    )
+
+
+def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401
+    return jax.eval_shape(lambda p: ravel_pytree(p)[0], position)
+
+
+def _restart_step_size(tuning: Tuning, step: np.ndarray) -> Tuning:
+    """Begin dual averaging anew around `step`, as BlackJAX's `init` does."""
+    log_step = np.log(step)
+    zero = np.zeros_like(log_step)
+    return dataclasses.replace(
+        tuning,
+        log_step=log_step,
+        log_step_mean=zero,
+        count=np.zeros((), np.int32),
+        error_mean=zero,
+        shrink_to=(log_step + np.log(10.0)).astype(log_step.dtype),
+        recorded=np.zeros((), np.int32),
+    )
+
+
+def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tuple[Base, Tuning]:
+    """Learn from one warm-up step, inside the compiled program."""
+    count = tuning.count + 1
+    kernel = kernel.learn(stats, count)
+    if goal is None:
+        return kernel, dataclasses.replace(tuning, count=count)
+    from blackjax.adaptation.step_size import (
+        DualAveragingAdaptationState,
+        dual_averaging_adaptation,
+    )
+
+    dtype = tuning.log_step.dtype
+    rate = jnp.mean(jnp.nan_to_num(stats["acceptance_rate"])).astype(dtype)
+    state = DualAveragingAdaptationState(
+        tuning.log_step,
+        tuning.log_step_mean,
+        count.astype(dtype),  # BlackJAX counts from 1: the number of this update
+        tuning.error_mean,
+        tuning.shrink_to,
+    )
+    new = dual_averaging_adaptation(goal)[1](state, rate)
+    tuning = dataclasses.replace(
+        tuning,
+        log_step=jnp.asarray(new.log_step_size, dtype),
+        log_step_mean=jnp.asarray(new.log_step_size_avg, dtype),
+        count=count,
+        error_mean=jnp.asarray(new.avg_error, dtype),
+    )
+    step = jnp.exp(tuning.log_step)
+    return dataclasses.replace(kernel, step_size=step), tuning  # pyright: ignore
+
+
+def record(tuning: Tuning, state: Any, pooled: int | None) -> Tuning:  # noqa: ANN401
+    """Write the present draw and score into the ring of the window."""
+    row = tuning.recorded % tuning.draws.shape[0]
+
+    def vectors(tree: Any) -> Array:  # noqa: ANN401
+        if pooled is None:
+            return ravel_pytree(tree)[0]
+        some = jax.tree.map(lambda a: a[: tuning.draws.shape[1]], tree)
+        return jax.vmap(lambda p: ravel_pytree(p)[0])(some)
+
+    scores = tuning.scores
+    if scores.ndim > 1:
+        scores = scores.at[row].set(vectors(state.score).astype(scores.dtype))
+    draws = tuning.draws.at[row].set(vectors(state.position).astype(tuning.draws.dtype))
+    return dataclasses.replace(
+        tuning, draws=draws, scores=scores, recorded=tuning.recorded + 1
+    )
+
+
+def finish_window(
+    kernel: Any, tuning: Tuning, goal: float | None, *, metric: bool, force: bool  # noqa: ANN401
+) -> tuple[Any, Tuning]:
+    """Return the kernel with the step size and metric that the window taught, on the host.
+
+    `metric` learns it from the recorded draws; `force` mixes coordinates even where a diagonal
+    would nearly do.
+    """
+    step = np.asarray(kernel.step_size) if hasattr(kernel, "step_size") else None
+    if goal is not None and int(tuning.count) > 0:
+        step = np.exp(np.asarray(tuning.log_step_mean))
+        kernel = dataclasses.replace(kernel, step_size=step)
+    if metric:
+        learned = _window_metric(kernel.metric, tuning, force=force)
+        kernel = dataclasses.replace(kernel, metric=learned)
+    if step is not None:
+        tuning = _restart_step_size(jax.tree.map(np.asarray, tuning), step)
+    return kernel, tuning
+
+
+def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:  # noqa: ANN401
+    rows = min(int(tuning.recorded), tuning.draws.shape[0])
+    draws = np.asarray(tuning.draws[:rows], np.float64).reshape(-1, tuning.draws.shape[-1])
+    scores = None
+    if tuning.scores.ndim > 1:
+        scores = np.asarray(tuning.scores[:rows], np.float64).reshape(draws.shape)
+        fine = np.isfinite(scores).all(1)
+        draws, scores = draws[fine], scores[fine]
+    distinct = 1 + np.count_nonzero(np.any(np.diff(draws, axis=0) != 0, axis=1))
+    if isinstance(metric, Identity) or distinct < 10:
+        return metric
+    mixing = isinstance(metric, Dense | LowRank)
+    scale, mix = fisher_metric(draws, scores, distinct, mixing=mixing, force=force)
+    return with_scale(metric, scale, mix)
+
+
+def fisher_metric(
+    draws: np.ndarray,
+    scores: np.ndarray | None,
+    distinct: int,
+    *,
+    mixing: bool = True,
+    force: bool = False,
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+    """Return scales, and eigenvalues and -vectors of what remains, for the best linear map.
+
+    The Fisher divergence between the target in new coordinates and a standard normal is least for
+    M⁻¹ = cov(x) # cov(∇log p)⁻¹, the geometric mean: exact for a Gaussian as soon as there are more
+    draws than dimensions, however few. Without scores it is cov(x). Seyboldt, Carlson and Carpenter
+    2026, as in nutpie; first the diagonal, then the rest where its condition number pays.
+    """
+    x = draws - draws.mean(0)
+    variance = x.var(0)
+    if scores is None:
+        scale = np.sqrt(variance)
+        g = None
+    else:
+        g = scores - scores.mean(0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale = (variance / g.var(0)) ** 0.25
+    usable = np.isfinite(scale) & (scale > 1e-20)
+    scale = np.where(usable, scale, 1.0)
+    if not mixing:
+        return scale, None
+    x = x / scale
+    g = None if g is None else g * scale
+    basis = _span(x, g)
+    covariance = _covariance(x, basis, distinct)
+    if g is not None:
+        covariance = _geometric_mean(covariance, _covariance(g, basis, distinct))
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 1e-10)
+    if not force and values[-1] / values[0] < WORTH_MIXING:
+        return scale, None
+    return scale, (values, vectors if basis is None else basis @ vectors)
+
+
+def _span(x: np.ndarray, g: np.ndarray | None) -> np.ndarray | None:
+    """Return an orthonormal basis of what was seen; None where that is everything."""
+    seen = x if g is None else np.concatenate([x, g])
+    if seen.shape[0] >= seen.shape[1]:
+        return None
+    return np.linalg.qr(seen.T)[0]
+
+
+def _covariance(x: np.ndarray, basis: np.ndarray | None, distinct: int) -> np.ndarray:
+    """Return the covariance, pulled towards a multiple of the identity where draws are few."""
+    dim = x.shape[1]
+    level = np.mean(x**2)
+    if basis is not None:
+        x = x @ basis
+    # With plenty of draws almost nothing: the geometric mean cancels their noise. With fewer than
+    # two a dimension, directions never seen must not look flat: five draws' worth of identity.
+    weight = 1e-5 * distinct if distinct >= 2 * dim else 5.0
+    n = len(x)
+    share = weight / (distinct + weight)
+    return (1 - share) * (x.T @ x) / n + share * level * np.eye(x.shape[1])
+
+
+def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a # b⁻¹: the matrix M with M b M = a."""
+    values, vectors = np.linalg.eigh(b)
+    root = (vectors * np.sqrt(np.maximum(values, 1e-300))) @ vectors.T
+    inverse = (vectors / np.sqrt(np.maximum(values, 1e-300))) @ vectors.T
+    inner, turn = np.linalg.eigh(root @ a @ root)
+    return inverse @ ((turn * np.sqrt(np.maximum(inner, 0))) @ turn.T) @ inverse
+
+
+__all__ = [
+    "Diagonal",
+    "Tuning",
+    "fisher_metric",
+    "finish_window",
+    "record",
+    "start_tuning",
+    "tune",
+    "windows",
+]

@@ -1,0 +1,1 @@
+"""Contracts shared by every part: protocols, statistics' names, errors, pytrees."""

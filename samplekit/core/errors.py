@@ -1,0 +1,25 @@
+"""Errors: each says what was seen, why it cannot work, and what to do instead."""
+
+
+class SamplekitError(Exception):
+    """Base of every error that samplekit raises on purpose."""
+
+
+class TargetError(SamplekitError, ValueError):
+    """The target, its start positions or its data cannot be used as given."""
+
+
+class KernelError(SamplekitError, ValueError):
+    """The kernel's settings are wrong, or it does not fit the target."""
+
+
+class SettingsError(SamplekitError, ValueError):
+    """An argument of `sample` or `resume` is not usable."""
+
+
+class ResumeError(SamplekitError, ValueError):
+    """A stored run cannot be continued with what was given."""
+
+
+class StoreError(SamplekitError, OSError):
+    """The folder of a stored run cannot be read or written."""

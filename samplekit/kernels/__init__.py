@@ -1,0 +1,1 @@
+"""Kernels: Markov transitions, one file a family; each is a frozen pytree."""

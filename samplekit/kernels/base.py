@@ -1,0 +1,220 @@
+"""What kernels share: states, the noise of a step, acceptance, and getting ready.
+
+Most kernels are *noise kernels*: all randomness of a step is drawn first (`noise`), and the rest
+(`move`) is a deterministic function of it. The loop draws the noise of all chains from one key a
+step, which is what makes many chains run at the speed of the bare gradient, and gives chain 3 of 4
+the same noise as chain 3 of 10,000.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from samplekit.core.errors import KernelError
+from samplekit.core.protocols import (
+    DensityTarget,
+    Position,
+    ScoreTarget,
+    Stats,
+    log_density_and_score,
+)
+from samplekit.core.pytree import pytree
+from samplekit.kernels.metric import Identity, Metric, initial_metric
+
+type Noise = tuple[Any, Any]  # one row a chain, and what all chains share
+
+
+@pytree
+class DensityState:
+    """Where a Metropolis chain is."""
+
+    position: Position
+    log_density: Array
+
+
+@pytree
+class GradientState:
+    """Where a chain is that uses log density and score."""
+
+    position: Position
+    log_density: Array
+    score: Position
+
+
+@pytree
+class ScoreState:
+    """Where a chain is that knows the score alone."""
+
+    position: Position
+    score: Position
+
+
+def density_state(x: Position, target: DensityTarget) -> DensityState:
+    """Evaluate the log density at the start."""
+    return DensityState(x, target.log_density(x))
+
+
+def gradient_state(x: Position, target: DensityTarget) -> GradientState:
+    """Evaluate log density and score at the start."""
+    return GradientState(x, *log_density_and_score(target, x))
+
+
+def score_state(x: Position, target: ScoreTarget) -> ScoreState:
+    """Evaluate the score at the start."""
+    return ScoreState(x, target.score(x))
+
+
+class Base:
+    """Settings that the loop reads off every kernel of ours."""
+
+    requires: ClassVar[type] = DensityTarget
+    # The loop hands these kernels one flat vector, whatever the pytree of the position.
+    flat: ClassVar[bool] = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether the target itself is invariant, whatever the step size."""
+        return True
+
+    def prepare(self, dim: int, dtype: Any) -> Self:  # noqa: ANN401
+        """Return the kernel with a number for each setting that was left open.
+
+        The class stays, only leaves change: a tuned kernel is a kernel.
+        """
+        changes: dict[str, Any] = {}
+        if hasattr(self, "metric"):
+            setting = getattr(self, "metric")  # noqa: B009
+            if setting == "auto" and not self.tunes_step:
+                setting = None  # a given step size is meant in the target's own units
+            changes["metric"] = initial_metric(setting, dim, dtype)
+        if hasattr(self, "step_size"):
+            step = getattr(self, "step_size")  # noqa: B009
+            changes["step_size"] = np.asarray(self.first_step(dim) if step is None else step, dtype)
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def first_step(self, dim: int) -> float:
+        """Return the step size that warm-up starts from."""
+        return float(dim) ** -0.25
+
+    @property
+    def tunes_step(self) -> bool:
+        """Whether warm-up chooses the step size."""
+        return hasattr(self, "step_size") and getattr(self, "step_size") is None  # noqa: B009
+
+    @property
+    def tunes_metric(self) -> bool:
+        """Whether warm-up learns the metric from the draws."""
+        metric = getattr(self, "metric", None)
+        return isinstance(metric, str) and (self.tunes_step or metric != "auto")
+
+    def goal(self, dim: int) -> float | None:
+        """Return the acceptance rate that warm-up aims for; None: there is none to aim for."""
+        del dim
+        return getattr(self, "target_accept", None)
+
+    def tuning(self, *, on: Array) -> Self:
+        """Return the kernel told whether `learn` will look at its next step; most do not care."""
+        del on
+        return self
+
+    def learn(self, stats: Stats, count: Array) -> Self:
+        """Learn from one warm-up step what is special to this kernel; most have nothing.
+
+        Statistics whose name begins with an underscore are seen here and never stored.
+        """
+        del stats, count
+        return self
+
+
+class NoiseKernel(Base):
+    """A kernel whose randomness is drawn before it moves."""
+
+    def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
+        """Return rows of noise with leading axes `shape`, and noise that all rows share."""
+        raise NotImplementedError
+
+    def move(self, noise: Noise, state: Any, target: Any, /) -> tuple[Any, Stats]:  # noqa: ANN401
+        """Return the next state and its statistics; nothing here is random."""
+        raise NotImplementedError
+
+    def step(self, key: Array, state: Any, target: Any, /) -> tuple[Any, Stats]:  # noqa: ANN401
+        """Draw the noise of one step and move."""
+        return self.move(self.noise(key, state.position), state, target)
+
+
+def normal_rows(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
+    """Return standard normal noise, one vector as long as `x` for each row."""
+    flat = jax.eval_shape(lambda p: ravel_pytree(p)[0], x)
+    return jax.random.normal(key, (*shape, flat.size), flat.dtype)
+
+
+def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
+    """Return log U, U uniform on (0, 1]: accept when log U ≤ log α."""
+    dtype = jax.eval_shape(lambda p: ravel_pytree(p)[0], x).dtype
+    return -jax.random.exponential(key, shape, dtype)
+
+
+def metropolis(
+    log_u: Array, log_ratio: Array, proposal: Any, state: Any  # noqa: ANN401
+) -> tuple[Any, Stats]:
+    """Accept or reject, x' with probability min(1, exp(log_ratio)).
+
+    A non-finite proposal is rejected and counted: a NaN or +inf ratio, or a proposal whose density
+    is NaN. −inf is a density of zero: an ordinary rejection.
+    """
+    broken = jnp.isnan(log_ratio) | (log_ratio == jnp.inf) | ~_all_finite(proposal.position)
+    log_alpha = jnp.where(broken, -jnp.inf, jnp.minimum(log_ratio, 0.0))
+    accepted = log_u <= log_alpha
+    state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state)
+    stats = {
+        "acceptance_rate": jnp.exp(log_alpha),
+        "nonfinite": broken.astype(jnp.int32),
+    }
+    return state, stats
+
+
+def _all_finite(x: Position) -> Array:
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(x)]))
+
+
+def check_positive(name: str, value: Any, kernel: object) -> None:  # noqa: ANN401
+    """Refuse a setting that is not a positive finite number, before anything is compiled."""
+    if value is None or isinstance(value, jax.core.Tracer):
+        return
+    array = np.asarray(value)
+    if array.dtype == object or array.dtype.kind not in "fiu":
+        return  # a placeholder inside a JAX transformation
+    if not (np.all(np.isfinite(array)) and np.all(array > 0)):
+        raise KernelError(
+            f"{type(kernel).__name__}({name}={value}) needs a positive, finite {name}."
+        )
+
+
+def check_acceptance(value: float | None, kernel: object) -> None:
+    """Refuse an acceptance rate outside (0, 1)."""
+    if value is not None and not 0 < value < 1:
+        raise KernelError(
+            f"{type(kernel).__name__}(target_accept={value}) needs a rate between 0 and 1."
+        )
+
+
+def metric_of(kernel: Any) -> Metric:  # noqa: ANN401
+    """Return the kernel's metric; one not prepared by the loop moves in the target's own units."""
+    return Identity() if isinstance(kernel.metric, str) else kernel.metric
+
+
+@contextlib.contextmanager
+def library_rules() -> Iterator[None]:
+    """Trace another library's code under JAX's ordinary promotion rules.
+
+    Users may set JAX to refuse implicit promotion; BlackJAX is not written for that.
+    """
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield

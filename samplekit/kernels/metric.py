@@ -1,0 +1,226 @@
+"""Metrics: the linear map A that makes a target round, x = x₀ + A z.
+
+Every kernel moves in the coordinates z, where the target has unit scale, so preconditioning is one
+mechanism and not a feature of each kernel. With an inverse mass matrix M⁻¹ = A Aᵀ this is the usual
+preconditioned MALA, HMC or NUTS. Kernels ask a metric for three maps: z ↦ A z, the score
+g ↦ Aᵀ g, and its inverse.
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from samplekit.core.errors import KernelError
+from samplekit.core.pytree import pytree, static
+
+# Below this size a dense product costs less than asking whether it is needed.
+ALWAYS_DENSE = 32
+# From here on a full matrix is dear, and a few directions carry most of what is to be won.
+LARGEST_DENSE = 256
+LOW_RANK = 32
+NAMES = ("auto", "diagonal", "dense", "low_rank")
+
+
+class Metric(Protocol):
+    """A linear map between round coordinates and the target's own."""
+
+    def apply(self, z: Array) -> Array:
+        """Return A z."""
+        ...
+
+    def pull(self, score: Array) -> Array:
+        """Return Aᵀ s: the score in round coordinates."""
+        ...
+
+    def push(self, score: Array) -> Array:
+        """Return A⁻ᵀ s: back to the target's own coordinates."""
+        ...
+
+
+@pytree
+class Identity:
+    """A = I."""
+
+    def apply(self, z: Array) -> Array:
+        """Return z."""
+        return z
+
+    pull = push = apply
+
+
+@pytree
+class Diagonal:
+    """A = diag(scale)."""
+
+    scale: Array
+
+    def apply(self, z: Array) -> Array:
+        """Return A z."""
+        return self.scale * z
+
+    pull = apply
+
+    def push(self, score: Array) -> Array:
+        """Return A⁻ᵀ s."""
+        return score / self.scale
+
+
+@pytree
+class Dense:
+    """A = diag(scale) · root, with `root` symmetric; `root` counts only when `active`."""
+
+    scale: Array
+    root: Array
+    inverse: Array
+    active: Array
+    always: bool = static(default=False)
+
+    def _mix(self, matrix: Array, z: Array) -> Array:
+        if self.always:
+            return matrix @ z
+        return jax.lax.cond(self.active, lambda v: matrix @ v, lambda v: v, z)
+
+    def apply(self, z: Array) -> Array:
+        """Return A z."""
+        return self.scale * self._mix(self.root, z)
+
+    def pull(self, score: Array) -> Array:
+        """Return Aᵀ s."""
+        return self._mix(self.root, self.scale * score)
+
+    def push(self, score: Array) -> Array:
+        """Return A⁻ᵀ s."""
+        return self._mix(self.inverse, score) / self.scale
+
+
+@pytree
+class LowRank:
+    """A = diag(scale) · (I + V diag(gains) Vᵀ), a few stretched directions V."""
+
+    scale: Array
+    vectors: Array
+    gains: Array
+    active: Array
+
+    def _mix(self, gains: Array, z: Array) -> Array:
+        def stretch(v: Array) -> Array:
+            return v + self.vectors @ (gains * (self.vectors.T @ v))
+
+        return jax.lax.cond(self.active, stretch, lambda v: v, z)
+
+    def apply(self, z: Array) -> Array:
+        """Return A z."""
+        return self.scale * self._mix(self.gains, z)
+
+    def pull(self, score: Array) -> Array:
+        """Return Aᵀ s."""
+        return self._mix(self.gains, self.scale * score)
+
+    def push(self, score: Array) -> Array:
+        """Return A⁻ᵀ s."""
+        return self._mix(1 / (1 + self.gains) - 1, score) / self.scale
+
+
+def initial_metric(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN401
+    """Return the metric a kernel starts with, from a name, an array or a metric.
+
+    Arrays are NumPy's: nothing is compiled to make them.
+    """
+    if not isinstance(setting, str):
+        return _given(setting, dim, dtype)
+    if setting not in NAMES:
+        raise KernelError(
+            f"metric={setting!r} is not known. Use one of {', '.join(map(repr, NAMES))}, a "
+            "covariance matrix or a vector of variances."
+        )
+    scale = np.ones(dim, dtype)
+    if setting == "diagonal":
+        return Diagonal(scale)
+    low_rank = setting == "low_rank" or (setting == "auto" and dim > LARGEST_DENSE)
+    active = np.asarray(False)
+    if low_rank:
+        rank = min(dim, LOW_RANK)
+        return LowRank(scale, np.zeros((dim, rank), dtype), np.zeros(rank, dtype), active)
+    eye = np.eye(dim, dtype=dtype)
+    return Dense(scale, eye, eye, active, always=dim <= ALWAYS_DENSE)
+
+
+def _given(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN401
+    if hasattr(setting, "pull"):
+        return jax.tree.map(
+            lambda a: np.asarray(a, dtype if np.issubdtype(np.asarray(a).dtype, np.floating) else bool),
+            setting,
+        )
+    if setting is None:
+        return Identity()
+    covariance = np.asarray(setting, np.float64)
+    if covariance.shape == (dim,) or covariance.shape == ():
+        if not (np.all(np.isfinite(covariance)) and np.all(covariance > 0)):
+            raise KernelError("metric= holds variances, which must be finite and positive.")
+        return Diagonal(np.sqrt(np.broadcast_to(covariance, (dim,))).astype(dtype))
+    if covariance.shape != (dim, dim):
+        raise KernelError(
+            f"metric= has shape {list(covariance.shape)} but the target has {dim} coordinates. "
+            f"Give {dim} variances or a {dim}×{dim} covariance matrix."
+        )
+    return dense_from_covariance(covariance, dtype)
+
+
+def dense_from_covariance(covariance: np.ndarray, dtype: Any) -> Dense:  # noqa: ANN401
+    """Return the dense metric with A Aᵀ = covariance, scaled to unit diagonal first."""
+    if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
+        raise KernelError("metric= is not symmetric, so it is no covariance matrix.")
+    scale = np.sqrt(np.diag(covariance))
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    if not (np.all(np.isfinite(values)) and values.min() > 0):
+        raise KernelError(
+            "metric= is not positive definite, so it is no covariance matrix. Check its entries, "
+            "or add a small multiple of the identity."
+        )
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inverse = (vectors / np.sqrt(values)) @ vectors.T
+    return Dense(
+        scale.astype(dtype), root.astype(dtype), inverse.astype(dtype), np.asarray(True), always=True
+    )
+
+
+def with_scale(metric: Metric, scale: np.ndarray, mix: tuple[np.ndarray, np.ndarray] | None) -> Metric:
+    """Return `metric` with new numbers in the same arrays' shapes and types.
+
+    `mix` holds the eigenvalues and eigenvectors of the round part A Aᵀ after scaling, or is None
+    where a diagonal is enough.
+    """
+    if isinstance(metric, Identity):
+        return metric
+    dtype = metric.scale.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    new: dict[str, Any] = {"scale": scale.astype(dtype)}
+    if isinstance(metric, Dense):
+        eye = np.eye(scale.size, dtype=dtype)
+        new |= {"root": eye, "inverse": eye, "active": np.asarray(mix is not None)}
+        if mix is not None:
+            values, vectors = mix
+            stretch = np.sqrt(values) - 1
+            shrink = 1 / np.sqrt(values) - 1
+            new["root"] = (eye + (vectors * stretch) @ vectors.T).astype(dtype)
+            new["inverse"] = (eye + (vectors * shrink) @ vectors.T).astype(dtype)
+    elif isinstance(metric, LowRank):
+        new |= {"active": np.asarray(mix is not None)}
+        if mix is not None:
+            values, vectors = mix
+            rank = metric.gains.size
+            keep = np.argsort(-np.abs(np.log(values)))[:rank]
+            pad = rank - keep.size
+            gains = np.pad(np.sqrt(values[keep]) - 1, (0, pad))
+            new["gains"] = gains.astype(dtype)
+            new["vectors"] = np.pad(vectors[:, keep], ((0, 0), (0, pad))).astype(dtype)
+    return dataclasses.replace(metric, **new)  # pyright: ignore[reportArgumentType]
+
+
+def covariance_of(metric: Metric, dim: int) -> np.ndarray:
+    """Return A Aᵀ as a plain matrix, for people to look at."""
+    columns = np.asarray(jax.vmap(metric.apply)(jnp.eye(dim)))
+    return columns.T @ columns

@@ -1,0 +1,255 @@
+"""Engines: the compiled program on all cores or devices, chain by chain or as one batch.
+
+On a CPU with few chains, one program of one chain is called from a pool of threads: no chain waits
+for another, one compilation serves any number of chains, and the draws of a chain do not depend on
+how many others there are, to the bit. Elsewhere, and for many chains, all chains are one batch
+sharded over the devices.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from samplekit.adaptation import finish_window, start_tuning, windows
+from samplekit.kernels.base import NoiseKernel
+from samplekit.sampling.program import (
+    Carry,
+    Job,
+    Plan,
+    View,
+    advance,
+    draw_bytes,
+    state_shape,
+    stats_shape,
+)
+from samplekit.sampling.settings import Settings
+
+type Block = dict[str, np.ndarray]
+
+# One call returns at most this many draws and bytes.
+MOST_DRAWS = 1000
+CALL_BYTES = 40 * 2**20
+# Up to this many chains a noise kernel runs chain by chain on a CPU; beyond, a batch is faster.
+FEW_CHAINS = 16
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """All that an engine needs to know."""
+
+    view: View
+    kernel: Any  # prepared
+    original: Any  # as the user gave it: what is open in it is tuned
+    settings: Settings
+    key: jax.Array
+    stats: tuple[str, ...]
+    dim: int
+    dtype: Any
+    devices: Sequence[Any] | None = None
+
+    @property
+    def goal(self) -> float | None:
+        """Acceptance rate for dual averaging; None where the step size is not tuned by it."""
+        if not getattr(self.original, "tunes_step", False):
+            return None
+        return self.original.goal(self.dim)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether warm-up changes the kernel at all."""
+        return getattr(self.original, "tunes_step", False) or self.learns_metric
+
+    @property
+    def learns_metric(self) -> bool:
+        """Whether windows end with a new metric."""
+        return getattr(self.original, "tunes_metric", False)
+
+    @property
+    def chain_by_chain(self) -> bool:
+        """Whether chains run one by one in threads rather than as one batch."""
+        platform = (self.devices or jax.devices())[0].platform
+        if platform != "cpu":
+            return False
+        return self.settings.chains <= FEW_CHAINS or not isinstance(self.kernel, NoiseKernel)
+
+
+class Engine:
+    """Runs chains; `parts` are the units that may run at the same time."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        chains = task.settings.chains
+        self.batch = None if task.chain_by_chain else chains
+        self.parts = range(chains) if self.batch is None else range(1)
+        self.ends = windows(task.settings.warmup, task.original)
+        start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
+        self.state_shape = state_shape(task.view, task.kernel, start)
+        stats = stats_shape(task.view, task.kernel, self.state_shape)
+        size = draw_bytes(task.view, self.state_shape, {n: stats[n] for n in task.stats})
+        at_once = 1 if self.batch is None else chains
+        self.plan = Plan(
+            chains=self.batch,
+            rows=1 << (chains - 1).bit_length(),
+            capacity=max(1, min(MOST_DRAWS, CALL_BYTES // max(1, size * at_once))),
+            stats=task.stats,
+            goal=task.goal,
+            records=task.learns_metric,
+            tunes=task.tunes,
+        )
+        self.carries: list[Any] = [self._blank() for _ in self.parts]
+
+    def _blank(self) -> Carry:
+        """Return the carry before the first call: shapes, and the kernel as prepared."""
+        lead = () if self.batch is None else (self.batch,)
+        state = jax.tree.map(lambda s: np.zeros((*lead, *s.shape), s.dtype), self.state_shape)
+        tuning = start_tuning(
+            self.task.kernel, self.state_shape, self.batch, metric=self.plan.records
+        )
+        return Carry(state, self.task.kernel, tuning, np.zeros(lead, bool))
+
+    def begin(self, part: int, starts: np.ndarray | None, attempts: np.ndarray) -> np.ndarray:
+        """Start the chains of a part whose attempt number is not negative; say which succeeded."""
+        mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
+        if self.batch is None and attempts[part] > 0:
+            self.carries[part] = self._blank()
+        given = starts is not None
+        flat = np.zeros((self.task.settings.chains, self.task.dim), self.task.dtype)
+        flat = starts.astype(self.task.dtype) if starts is not None else flat
+        job = self._job(part, tick=0, draws=0)
+        job = dataclasses.replace(
+            job,
+            begin=attempts[mine] >= 0,
+            start=flat[mine],
+            given=np.broadcast_to(np.asarray(given), np.shape(mine)).copy(),
+            attempt=np.maximum(attempts[mine], 0).astype(np.int32),
+        )
+        carry, _, _ = advance(self.plan, self.task.view, self._placed(part), job)
+        self.carries[part] = carry
+        return np.atleast_1d(np.array(carry.started))
+
+    def _job(self, part: int, *, tick: int, draws: int) -> Job:
+        settings, warm = self.task.settings, tick < self.task.settings.warmup
+        lead = () if self.batch is None else (self.batch,)
+        chain = np.asarray(part) if self.batch is None else np.arange(self.batch)
+        tuning = warm and self.plan.tunes
+        # The last window settles the step size alone.
+        recording = tuning and self.plan.records and tick < max(self.ends[:-1], default=0)
+        return Job(
+            key=self.task.key,
+            chain=chain.astype(np.int32),
+            begin=np.zeros(lead, bool),
+            start=np.zeros((*lead, self.task.dim), self.task.dtype),
+            given=np.zeros(lead, bool),
+            attempt=np.zeros(lead, np.int32),
+            first_step=np.asarray(settings.step_at(tick), np.uint32),
+            draws=np.asarray(draws, np.int32),
+            thin=np.asarray(1 if warm else settings.thin, np.int32),
+            tuning=np.asarray(tuning),
+            recording=np.asarray(recording),
+            keep=np.asarray(settings.keep_warmup or not warm),
+        )
+
+    def _placed(self, part: int) -> Carry:
+        """Return the carry on its device, or sharded over the devices of a batch."""
+        carry, devices = self.carries[part], self.task.devices
+        if self.batch is None:
+            if devices is None:
+                return carry
+            return jax.device_put(carry, devices[part % len(devices)])
+        devices = list(devices or jax.local_devices())
+        count = max(n for n in range(1, len(devices) + 1) if self.batch % n == 0)
+        if count == 1:
+            return jax.device_put(carry, devices[0]) if self.task.devices else carry
+        mesh = jax.sharding.Mesh(np.asarray(devices[:count]), ("chains",))
+        split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("chains"))
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        return Carry(
+            jax.device_put(carry.state, split),
+            jax.device_put(carry.kernel, whole),
+            jax.device_put(carry.tuning, whole),
+            jax.device_put(carry.started, split),
+        )
+
+    def run(self, part: int, tick: int, until: int) -> list[tuple[int, Block, Block]]:
+        """Run a part from one tick to another; return its blocks of (tick, values, statistics)."""
+        blocks = []
+        while tick < until:
+            stops = [until, tick + self.plan.capacity]
+            stops += [end for end in (*self.ends, self.task.settings.warmup) if end > tick]
+            end = min(stops)
+            job = self._job(part, tick=tick, draws=end - tick)
+            carry, values, stats = advance(self.plan, self.task.view, self._placed(part), job)
+            self.carries[part] = carry
+            blocks.append((tick, self._rows(values, end - tick), self._rows(stats, end - tick)))
+            tick = end
+            if tick in self.ends and tick <= self.task.settings.warmup and self.plan.tunes:
+                self._finish_window(part, last=tick == self.task.settings.warmup)
+        return blocks
+
+    def _rows(self, tree: dict[str, jax.Array], count: int) -> Block:
+        """Return the filled rows as NumPy arrays with the chains in front."""
+        rows = {name: np.asarray(a)[:count] for name, a in tree.items()}
+        if self.batch is None:
+            return {name: a[None] for name, a in rows.items()}
+        return {name: np.moveaxis(a, 1, 0) for name, a in rows.items()}
+
+    def _finish_window(self, part: int, *, last: bool) -> None:
+        carry = self.carries[part]
+        setting = getattr(self.task.original, "metric", None)
+        forced = isinstance(setting, str) and setting in ("dense", "low_rank")
+        kernel, tuning = finish_window(
+            jax.tree.map(np.array, carry.kernel),
+            jax.tree.map(np.array, carry.tuning),
+            self.plan.goal,
+            metric=self.plan.records and not last,
+            force=forced,
+        )
+        self.carries[part] = dataclasses.replace(carry, kernel=kernel, tuning=tuning)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the leaves of all carries, chains stacked in front where they run one by one."""
+        flat = [[np.array(leaf) for leaf in jax.tree.leaves(c)] for c in self.carries]
+        if self.batch is not None:
+            return flat[0]
+        return [np.stack(column) for column in zip(*flat, strict=True)]
+
+    def restore(self, arrays: Sequence[np.ndarray]) -> None:
+        """Put leaves back that `arrays` gave."""
+        treedef = jax.tree.structure(self.carries[0])
+        if self.batch is not None:
+            self.carries = [jax.tree.unflatten(treedef, list(arrays))]
+            return
+        self.carries = [
+            jax.tree.unflatten(treedef, [a[part] for a in arrays]) for part in self.parts
+        ]
+
+    def leaf_names(self) -> list[str]:
+        """Return a readable name for each leaf of a carry."""
+        paths, _ = jax.tree_util.tree_flatten_with_path(self.carries[0])
+        return [
+            ".".join(str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k)))) for k in path)
+            for path, _ in paths
+        ]
+
+    def positions(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return where all chains are (chain, dim) and their log densities, if known."""
+        states = [jax.tree.map(np.array, c.state) for c in self.carries]
+        if self.batch is None:
+            state = jax.tree.map(lambda *a: np.stack(a), *states)
+        else:
+            state = states[0]
+        count = self.task.settings.chains
+        leaves = [np.reshape(a, (count, -1)) for a in jax.tree.leaves(state.position)]
+        return np.concatenate(leaves, axis=1), getattr(state, "log_density", None)

@@ -1,0 +1,288 @@
+"""The one compiled program: begin, warm up, sample, for one chain or for a batch of chains.
+
+`advance` runs any number of steps up to a fixed number of draws, tunes or not, starts or not, all
+decided by the data in `Job`: warm-up and sampling, short and long runs share one program.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from samplekit.adaptation import Tuning, record, tune
+from samplekit.core.protocols import DensityTarget, Position, Scalar, Stats
+from samplekit.core.pytree import pytree, static
+from samplekit.core.stats import combine
+from samplekit.kernels.base import NoiseKernel
+
+# Starts are tried this often before a chain gives up, as in Stan.
+MOST_STARTS = 100
+# Starts are uniform on ±2 in unconstrained space, as in Stan and NumPyro.
+START_RADIUS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is fixed at compile time."""
+
+    chains: int | None  # chains in the batch, or None for a program of one chain
+    rows: int  # rows of noise drawn a step (of which one chain takes its own)
+    capacity: int  # draws that one call can return
+    stats: tuple[str, ...]
+    goal: float | None
+    records: bool  # whether warm-up keeps draws to learn a metric
+    tunes: bool
+
+
+@pytree
+class Job:
+    """What one call of the program is to do; all of it data."""
+
+    key: Array
+    chain: Array  # index of this chain; unused in a batch
+    begin: Array  # whether to start (for each chain in a batch)
+    start: Array  # flat start, used where `given`
+    given: Array
+    attempt: Array  # how often this chain was started before
+    first_step: Array  # absolute number of the first step
+    draws: Array
+    thin: Array
+    tuning: Array
+    recording: Array
+    keep: Array
+
+
+@pytree
+class Carry:
+    """What goes from call to call, and into a checkpoint."""
+
+    state: Any
+    kernel: Any
+    tuning: Tuning
+    started: Array  # whether a finite start was found
+
+
+@pytree
+class FlatDensity:
+    """A density on flat vectors."""
+
+    target: Any
+
+    def log_density(self, x: Array, /) -> Scalar:
+        """Return log p of the position that the vector stands for."""
+        return self.target.log_density(self.target.space.unravel(x))
+
+    def score(self, x: Array, /) -> Array:
+        """Return the flat score."""
+        return jax.grad(self.log_density)(x)
+
+
+@pytree
+class FlatScore:
+    """A score on flat vectors."""
+
+    target: Any
+
+    def score(self, x: Array, /) -> Array:
+        """Return the flat score."""
+        space = self.target.space
+        return space.ravel(self.target.score(space.unravel(x)))
+
+
+@pytree
+class View:
+    """A target as the kernel and the run see it."""
+
+    target: Any
+    flat: bool = static()
+
+    @property
+    def for_kernel(self) -> Any:  # noqa: ANN401
+        """The target on the positions that the kernel moves."""
+        if not self.flat:
+            return self.target
+        if isinstance(self.target, DensityTarget):
+            return FlatDensity(self.target)
+        return FlatScore(self.target)
+
+    def position(self, vector: Array) -> Position:
+        """Return the kernel's position for a flat start."""
+        return vector if self.flat else self.target.space.unravel(vector)
+
+    def shown(self, position: Position) -> dict[str, Array]:
+        """Return the named, constrained values that the run stores."""
+        x = self.target.space.unravel(position) if self.flat else position
+        if hasattr(self.target, "constrain"):
+            return self.target.constrain(x)
+        return self.target.space.named(self.target.space.to_support(x)[0])
+
+
+@functools.partial(jax.jit, static_argnames=("plan",), donate_argnames=("carry",))
+def advance(
+    plan: Plan, view: View, carry: Carry, job: Job
+) -> tuple[Carry, dict[str, Array], Stats]:
+    """Run `job`; return the carry, the values of the draws and their statistics."""
+    starting = jnp.any(job.begin)
+    carry = jax.lax.cond(
+        starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry
+    )
+    one = jax.eval_shape(lambda c: _step(plan, view, c.kernel, c.state, job)[1], carry)
+    empty = {name: jnp.zeros(one[name].shape, one[name].dtype) for name in plan.stats}
+    positions = _rows(plan.capacity, carry.state.position)
+    stats = _rows(plan.capacity, empty)
+
+    def body(i: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
+        carry, folded, positions, stats = loop
+        carry, new = _one_step(plan, view, carry, (job, i))
+        within = i % job.thin
+        folded = combine(folded, {name: new[name] for name in plan.stats}, within == 0, within + 1)
+        row = i // job.thin
+        positions, stats = jax.tree.map(
+            lambda rows, value: rows.at[row].set(value),
+            (positions, stats),
+            (carry.state.position, folded),
+        )
+        return carry, folded, positions, stats
+
+    steps = job.draws * job.thin
+    carry, _, positions, stats = jax.lax.fori_loop(
+        0, steps, body, (carry, empty, positions, stats)
+    )
+    show = jax.vmap(view.shown if plan.chains is None else jax.vmap(view.shown))
+    shapes = jax.eval_shape(show, positions)
+    values = jax.lax.cond(
+        job.keep,
+        show,
+        lambda _: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
+        positions,
+    )
+    return carry, values, stats
+
+
+def _rows(capacity: int, tree: Any) -> Any:  # noqa: ANN401
+    return jax.tree.map(lambda a: jnp.zeros((capacity, *a.shape), a.dtype), tree)
+
+
+def _one_step(
+    plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]
+) -> tuple[Carry, Stats]:
+    """Take step `first_step + i`, and learn from it during warm-up."""
+    job, i = at
+    kernel = carry.kernel
+    if plan.tunes:
+        kernel = kernel.tuning(on=job.tuning)
+    now = dataclasses.replace(job, first_step=job.first_step + i.astype(jnp.uint32))
+    state, stats = _step(plan, view, kernel, carry.state, now)
+    tuning = carry.tuning
+    if plan.tunes:
+
+        def learn(pair: tuple[Any, Tuning]) -> tuple[Any, Tuning]:
+            kernel, tuning = tune(*pair, stats, plan.goal)
+            if plan.records:
+                tuning = jax.lax.cond(
+                    job.recording, lambda t: record(t, state, plan.chains), lambda t: t, tuning
+                )
+            return _like(pair, (kernel, tuning))
+
+        kernel, tuning = jax.lax.cond(
+            job.tuning, learn, lambda pair: pair, (kernel, tuning)
+        )
+    return Carry(state, kernel, tuning, carry.started), stats
+
+
+def _like(old: Any, new: Any) -> Any:  # noqa: ANN401
+    """Keep dtypes, so that both branches of a cond agree."""
+    return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), old, new)
+
+
+def _step(
+    plan: Plan, view: View, kernel: Any, state: Any, job: Job  # noqa: ANN401
+) -> tuple[Any, Stats]:
+    """Take one step with the noise of (seed, chain, absolute step), for one chain or all."""
+    key = jax.random.fold_in(job.key, job.first_step)
+    target = view.for_kernel
+    if isinstance(kernel, NoiseKernel):
+        x = state.position
+        if plan.chains is not None:
+            rows, shared = kernel.noise(key, jax.tree.map(lambda a: a[0], x), (plan.chains,))
+            move = jax.vmap(kernel.move, in_axes=((0, None), 0, None))
+            return move((rows, shared), state, target)
+        rows, shared = kernel.noise(key, x, (plan.rows,))
+        mine = jax.tree.map(lambda a: a[job.chain], rows)
+        return kernel.move((mine, shared), state, target)
+    if plan.chains is not None:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(plan.chains))
+        return jax.vmap(kernel.step, (0, 0, None))(keys, state, target)
+    return kernel.step(jax.random.fold_in(key, job.chain), state, target)
+
+
+def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
+    """Find finite starts for the chains that begin."""
+    if plan.chains is None:
+        state, fine = _find_start(view, carry, job)
+        return dataclasses.replace(carry, state=_like(carry.state, state), started=fine)
+    axes = Job(None, 0, 0, 0, 0, 0, None, None, None, None, None, None)  # pyright: ignore
+    in_axes = (Carry(0, None, None, 0), axes)  # pyright: ignore
+    state, fine = jax.vmap(functools.partial(_find_start, view), in_axes=in_axes)(carry, job)
+
+    def pick(new: Array, old: Array) -> Array:
+        begin = job.begin.reshape((-1,) + (1,) * (new.ndim - 1))
+        return jnp.where(begin, new, old).astype(old.dtype)
+
+    state, started = jax.tree.map(pick, (state, fine), (carry.state, carry.started))
+    return dataclasses.replace(carry, state=state, started=started)
+
+
+def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
+    """Try the given start, or uniform ones until log density and score are finite."""
+    # Starts live on keys of their own: fold in a number no step can have.
+    key = jax.random.fold_in(jax.random.fold_in(job.key, np.uint32(2**32 - 1)), job.chain)
+    key = jax.random.fold_in(key, job.attempt)
+    target = view.for_kernel
+
+    def more(loop: tuple[Array, Any, Array]) -> Array:
+        tries, _, fine = loop
+        return ~fine & (tries < jnp.where(job.given, 1, MOST_STARTS))
+
+    def attempt(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
+        tries, old, _ = loop
+        key_x, key_state = jax.random.split(jax.random.fold_in(key, tries))
+        x = jax.random.uniform(
+            key_x, job.start.shape, job.start.dtype, -START_RADIUS, START_RADIUS
+        )
+        position = view.position(jnp.where(job.given, job.start, x))
+        state = carry.kernel.init(key_state, position, target)
+        finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
+        return tries + 1, _like(old, state), jnp.all(jnp.stack(finite))
+
+    tries = jnp.zeros((), jnp.int32)
+    _, state, fine = jax.lax.while_loop(more, attempt, (tries, carry.state, jnp.asarray(False)))
+    return state, fine
+
+
+def state_shape(view: View, kernel: Any, start: Any) -> Any:  # noqa: ANN401
+    """Return the shapes of a kernel's state without running it."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(
+        lambda k, x: kernel.init(k, view.position(x), view.for_kernel), key, start
+    )
+
+
+def stats_shape(view: View, kernel: Any, state: Any) -> Stats:  # noqa: ANN401
+    """Return the shapes of a step's statistics without running it."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(lambda k, s: kernel.step(k, s, view.for_kernel)[1], key, state)
+
+
+def draw_bytes(view: View, state: Any, stats: Stats) -> int:  # noqa: ANN401
+    """Return the bytes that one draw of one chain takes in the program's output."""
+    shown = jax.eval_shape(view.shown, state.position)
+    flat = jax.eval_shape(lambda p: ravel_pytree(p)[0], state.position)
+    leaves = [flat, *jax.tree.leaves(shown), *stats.values()]
+    return sum(math.prod(a.shape) * a.dtype.itemsize for a in leaves)

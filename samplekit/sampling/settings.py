@@ -1,0 +1,124 @@
+"""What the user asked for: checked before anything is compiled, and the timeline it makes."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from samplekit.core.errors import KernelError, SettingsError
+from samplekit.core.protocols import DensityTarget, ScoreTarget
+from samplekit.kernels.base import Base
+from samplekit.sampling.stop import Converged
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of `sample` that a run is made of."""
+
+    draws: int
+    warmup: int
+    chains: int
+    thin: int
+    keep_warmup: bool
+    until: Converged | None = None
+
+    @property
+    def ticks(self) -> int:
+        """Warm-up steps and draws: the clock that a run is driven by."""
+        return self.warmup + self.draws
+
+    def step_at(self, tick: int) -> int:
+        """Return the absolute number of the step at which a tick begins."""
+        return min(tick, self.warmup) + max(0, tick - self.warmup) * self.thin
+
+
+def make_settings(**given: Any) -> Settings:  # noqa: ANN401
+    """Check the numbers of a run and gather them."""
+    for name, least in (("draws", 1), ("warmup", 0), ("chains", 1), ("thin", 1)):
+        value = given[name]
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < least:
+            wanted = "a positive integer" if least else "zero or a positive integer"
+            raise SettingsError(f"{name}={value!r} is not {wanted}.")
+        given[name] = int(value)
+    until = given.get("until")
+    if until is not None and not hasattr(until, "met"):
+        raise SettingsError(
+            f"until={until!r} is not a stop rule. Give sk.Converged(rhat=1.01, ess=400); draws= is "
+            "then the most that is drawn."
+        )
+    if until is not None and given["chains"] < 2:
+        raise SettingsError(
+            "until= compares chains, but chains=1. Use at least 2 chains, better 4."
+        )
+    return Settings(**given)
+
+
+def make_key(seed: Any) -> jax.Array:  # noqa: ANN401
+    """Return the JAX key of an integer seed or of a key."""
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+        return jax.random.key(int(seed))
+    if isinstance(seed, jax.Array) and jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        if seed.shape != ():
+            raise SettingsError(f"seed= is {seed.size} keys. Give one: the chains split it.")
+        return seed
+    if hasattr(seed, "shape") and seed.shape == (2,) and seed.dtype == np.uint32:
+        return jax.random.wrap_key_data(seed)
+    raise SettingsError(f"seed={seed!r} is neither an integer nor a JAX key (jax.random.key(0)).")
+
+
+def check_fit(target: Any, kernel: Any) -> None:  # noqa: ANN401
+    """Refuse a target that lacks what the kernel needs, naming the kernels that would fit."""
+    if not isinstance(target, DensityTarget | ScoreTarget):
+        raise KernelError(
+            f"{type(target).__name__} is not a target: it has neither log_density(x) nor score(x). "
+            "Make one with sk.from_energy, sk.from_log_density, sk.from_score or sk.from_numpyro."
+        )
+    if isinstance(kernel, type):
+        raise KernelError(f"kernel={kernel.__name__} is a class; write sk.{kernel.__name__}().")
+    if not (hasattr(kernel, "init") and hasattr(kernel, "step")):
+        raise KernelError(f"kernel={kernel!r} has no init and step; use one such as sk.NUTS().")
+    needs = getattr(kernel, "requires", None)
+    if needs is not None and not isinstance(target, needs):
+        name = type(kernel).__name__
+        if needs is DensityTarget:
+            raise KernelError(
+                f"{name} needs a log density, but this target has only a score. Kernels that need "
+                "no more than a score: sk.Langevin(step_size), sk.ScoreMALA()."
+            )
+        raise KernelError(f"{name} needs a target with {needs.__name__}'s methods.")
+
+
+def describe_kernel(kernel: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the kernel's class and fixed settings as plain JSON."""
+    fixed = {}
+    for field in dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ():
+        if field.metadata.get("static"):
+            value = getattr(kernel, field.name)
+            fixed[field.name] = value if isinstance(value, bool | int | float | str) else None
+    metric = getattr(kernel, "metric", None)
+    return {
+        "name": type(kernel).__name__,
+        "settings": fixed,
+        "metric": type(metric).__name__,
+        "always_dense": bool(getattr(metric, "always", False)),
+        "exact": bool(getattr(kernel, "exact", True)),
+    }
+
+
+def default_kernel(target: Any) -> Base:  # noqa: ANN401
+    """Return the kernel that a target gets when the user names none."""
+    if isinstance(target, DensityTarget):
+        from samplekit.kernels.nuts import NUTS
+
+        return NUTS()
+    from samplekit.kernels.score_mala import ScoreMALA
+
+    return ScoreMALA()
+
+
+def names(values: Sequence[str]) -> str:
+    """Join names for a message."""
+    return ", ".join(repr(v) for v in values)
