@@ -17,13 +17,16 @@ from jax.flatten_util import ravel_pytree
 from samplekit.core.protocols import Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base
-from samplekit.kernels.metric import Dense, Diagonal, Identity, LowRank, with_scale
+from samplekit.kernels.metric import Dense, Identity, LowRank, with_scale
 
 # A window remembers its last draws; this many are enough for a metric, fewer where they are large.
 MOST_RECORDED = 512
 RECORD_BYTES = 4 * 2**20
 # From this condition number of the scaled problem on, correlations are worth their arithmetic.
 WORTH_MIXING = 4.0
+# Stan's: large steps are cheap to try, so the first guess is tried tenfold. A later window begins
+# with a step size that is nearly right, and short windows would be drawn off it.
+FIRST_BOLDNESS = 10.0
 # Ends of the windows as parts of warm-up; the last tenth settles the step size alone.
 WINDOW_ENDS = (0.05, 0.1, 0.2, 0.4, 0.9)
 
@@ -80,6 +83,7 @@ def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -
             np.zeros((), np.int32),
         ),
         step,
+        FIRST_BOLDNESS,
     )
 
 
@@ -87,8 +91,8 @@ def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401
     return jax.eval_shape(lambda p: ravel_pytree(p)[0], position)
 
 
-def _restart_step_size(tuning: Tuning, step: np.ndarray) -> Tuning:
-    """Begin dual averaging anew around `step`, as BlackJAX's `init` does."""
+def _restart_step_size(tuning: Tuning, step: np.ndarray, boldness: float) -> Tuning:
+    """Begin dual averaging anew at `step`, drawn towards `boldness` times that."""
     log_step = np.log(step)
     zero = np.zeros_like(log_step)
     return dataclasses.replace(
@@ -97,7 +101,7 @@ def _restart_step_size(tuning: Tuning, step: np.ndarray) -> Tuning:
         log_step_mean=zero,
         count=np.zeros((), np.int32),
         error_mean=zero,
-        shrink_to=(log_step + np.log(10.0)).astype(log_step.dtype),
+        shrink_to=(log_step + np.log(boldness)).astype(log_step.dtype),
         recorded=np.zeros((), np.int32),
     )
 
@@ -169,7 +173,7 @@ def finish_window(
         learned = _window_metric(kernel.metric, tuning, force=force)
         kernel = dataclasses.replace(kernel, metric=learned)
     if step is not None:
-        tuning = _restart_step_size(jax.tree.map(np.asarray, tuning), step)
+        tuning = _restart_step_size(jax.tree.map(np.asarray, tuning), step, 1.0)
     return kernel, tuning
 
 
@@ -260,14 +264,3 @@ def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     inner, turn = np.linalg.eigh(root @ a @ root)
     return inverse @ ((turn * np.sqrt(np.maximum(inner, 0))) @ turn.T) @ inverse
 
-
-__all__ = [
-    "Diagonal",
-    "Tuning",
-    "fisher_metric",
-    "finish_window",
-    "record",
-    "start_tuning",
-    "tune",
-    "windows",
-]

@@ -1,5 +1,7 @@
 """Errors: each says what was seen, why it cannot work, and what to do instead."""
 
+from typing import Any
+
 
 class SamplekitError(Exception):
     """Base of every error that samplekit raises on purpose."""
@@ -22,4 +24,9 @@ class ResumeError(SamplekitError, ValueError):
 
 
 class StoreError(SamplekitError, OSError):
-    """The folder of a stored run cannot be read or written."""
+    """The folder of a stored run cannot be read or written.
+
+    When a run was under way, `run` holds its draws so far.
+    """
+
+    run: Any = None

@@ -91,7 +91,7 @@ class Base:
         changes: dict[str, Any] = {}
         if hasattr(self, "metric"):
             setting = getattr(self, "metric")  # noqa: B009
-            if setting == "auto" and not self.tunes_step:
+            if isinstance(setting, str) and setting == "auto" and not self.tunes_step:
                 setting = None  # a given step size is meant in the target's own units
             changes["metric"] = initial_metric(setting, dim, dtype)
         if hasattr(self, "step_size"):

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -101,7 +102,7 @@ class MCLMC(Base):
             )
         ready = super().prepare(dim, dtype)
         length = dim**0.5 if self.length is None else self.length
-        return dataclasses.replace(ready, length=jnp.asarray(length, dtype))
+        return dataclasses.replace(ready, length=np.asarray(length, dtype))
 
     def init(self, key: Array, x: Position, target: DensityTarget, /) -> MCLMCState:
         """Evaluate the start and draw a direction."""

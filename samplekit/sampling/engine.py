@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from samplekit.adaptation import finish_window, start_tuning, windows
+from samplekit.core.stats import choose
 from samplekit.kernels.base import NoiseKernel
 from samplekit.sampling.program import (
     Carry,
@@ -54,7 +55,7 @@ class Task:
     original: Any  # as the user gave it: what is open in it is tuned
     settings: Settings
     key: jax.Array
-    stats: tuple[str, ...]
+    stats: Sequence[str] | None  # names to keep; None: all
     dim: int
     dtype: Any
     devices: Sequence[Any] | None = None
@@ -85,6 +86,11 @@ class Task:
         return self.settings.chains <= FEW_CHAINS or not isinstance(self.kernel, NoiseKernel)
 
 
+def _with_dtypes(kernel: Any) -> Any:  # noqa: ANN401
+    """Return the kernel's shapes as the program will see them, for the same trace."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype), kernel)
+
+
 class Engine:
     """Runs chains; `parts` are the units that may run at the same time."""
 
@@ -96,14 +102,25 @@ class Engine:
         self.ends = windows(task.settings.warmup, task.original)
         start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
         self.state_shape = state_shape(task.view, task.kernel, start)
-        stats = stats_shape(task.view, task.kernel, self.state_shape)
-        size = draw_bytes(task.view, self.state_shape, {n: stats[n] for n in task.stats})
-        at_once = 1 if self.batch is None else chains
+        self.shown = jax.eval_shape(task.view.shown, self.state_shape.position)
+        size = (self.batch, 1 << (chains - 1).bit_length())
+        lead = () if self.batch is None else (self.batch,)
+        state = jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), self.state_shape
+        )
+        steps = stats_shape(size, task.view, _with_dtypes(task.kernel), state)
+        offered = [name for name in steps if not name.startswith("_")]
+        kept = {name: steps[name] for name in choose(task.stats, offered)}
+        self.stats = {
+            n: jax.ShapeDtypeStruct(s.shape[len(lead) :], s.dtype) for n, s in kept.items()
+        }
+        one = draw_bytes(self.shown, self.state_shape, self.stats)
+        at_once = max(1, one * (self.batch or 1))
         self.plan = Plan(
             chains=self.batch,
-            rows=1 << (chains - 1).bit_length(),
-            capacity=max(1, min(MOST_DRAWS, CALL_BYTES // max(1, size * at_once))),
-            stats=task.stats,
+            rows=size[1],
+            capacity=max(1, min(MOST_DRAWS, CALL_BYTES // at_once)),
+            stats=tuple((n, s.shape, str(s.dtype)) for n, s in kept.items()),
             goal=task.goal,
             records=task.learns_metric,
             tunes=task.tunes,
@@ -117,7 +134,9 @@ class Engine:
         tuning = start_tuning(
             self.task.kernel, self.state_shape, self.batch, metric=self.plan.records
         )
-        return Carry(state, self.task.kernel, tuning, np.zeros(lead, bool))
+        # The program reuses the memory of its carry: never hand it the user's own arrays.
+        kernel = jax.tree.map(np.array, self.task.kernel)
+        return Carry(state, kernel, tuning, np.zeros(lead, bool))
 
     def begin(self, part: int, starts: np.ndarray | None, attempts: np.ndarray) -> np.ndarray:
         """Start the chains of a part whose attempt number is not negative; say which succeeded."""

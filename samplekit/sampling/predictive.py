@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.distributions import Independent
 
 from samplekit.core.errors import TargetError
+from samplekit.sampling.run import safe_name
 from samplekit.targets.numpyro import NumpyroTarget
 from samplekit.targets.numpyro_model import Site, numpyro_rules
 
@@ -22,6 +23,7 @@ type Task = Callable[[NumpyroTarget, Array, Values], dict[str, Array]]
 GROUPS: tuple[str, ...] = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
 PRIOR_DRAWS = 500  # ArviZ's and PyMC's habit: enough for a density plot
 CHUNK_BYTES = 2**25  # of results at a time; intermediates are a small multiple
+LOOP_BYTES = 2**16  # results of one draw; beyond it, batched products outweigh the compiler
 
 
 def predictive(
@@ -199,14 +201,16 @@ def _prior(target: NumpyroTarget, key: Array, values: Values) -> dict[str, Array
 
 @functools.partial(jax.jit, static_argnums=0)
 def _batch(
-    task: Task, target: NumpyroTarget, key: Array, batch: tuple[Array, Values]
+    how: tuple[Task, bool], target: NumpyroTarget, key: Array, batch: tuple[Array, Values]
 ) -> dict[str, Array]:
     """Run the task on a batch of draws; a draw's key depends on its number alone."""
+    task, one_by_one = how
 
-    def one(index: Array, values: Values) -> dict[str, Array]:
+    def one(each: tuple[Array, Values]) -> dict[str, Array]:
+        index, values = each
         return task(target, jax.random.fold_in(key, index), values)
 
-    return jax.vmap(one)(*batch)
+    return jax.lax.map(one, batch) if one_by_one else jax.vmap(one)(batch)
 
 
 def _map(
@@ -218,6 +222,8 @@ def _map(
         lambda k, v: task(target, k, v), key, {n: jnp.asarray(a[0]) for n, a in values.items()}
     )
     width = sum(a.size * a.dtype.itemsize for a in one.values())
+    # Random numbers under vmap take XLA's CPU compiler four times as long as in a loop.
+    loop = task is not _log_likelihood and width < LOOP_BYTES and jax.default_backend() == "cpu"
     size = min(total, max(1, CHUNK_BYTES // max(width, 1)))
     out = {n: np.empty((total, *a.shape), a.dtype) for n, a in one.items()}
     for start in range(0, total, size):
@@ -225,7 +231,7 @@ def _map(
         start = min(start, total - size)
         part = slice(start, start + size)
         batch = np.arange(start, start + size), {n: a[part] for n, a in values.items()}
-        for name, array in _batch(task, target, key, batch).items():
+        for name, array in _batch((task, loop), target, key, batch).items():
             out[name][part] = array
     return out
 
@@ -242,14 +248,14 @@ def _latent(
     posterior = run["posterior"].to_dataset().transpose("chain", "draw", ...)
     sites: list[Site] = [s for s in target.sites if s.kind == "latent"]
     shapes = {n: tuple(posterior[n].shape[2:]) for n in posterior.data_vars}
-    wrong = [s.name for s in sites if shapes.get(s.name) != s.shape]
+    wrong = [s.name for s in sites if shapes.get(safe_name(s.name)) != s.shape]
     if wrong:
         raise TargetError(
             f"The run is not of this target: its posterior lacks {', '.join(wrong)}, or has other "
             f"shapes; it holds {shapes}. Give the target that the run was sampled from."
         )
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
-    values = {s.name: posterior[s.name].values.reshape(-1, *s.shape) for s in sites}
+    values = {s.name: posterior[safe_name(s.name)].values.reshape(-1, *s.shape) for s in sites}
     coords = {d: posterior.coords[d] for d in ("chain", "draw") if d in posterior.coords}
     return values, coords, shape
 
@@ -269,8 +275,8 @@ def _dataset(
         axes = array.shape[len(lead) :]
         named = tuple(dims[name])[: len(axes)]
         if [len(labels[d]) for d in named] != list(axes):
-            named = tuple(f"{name}_dim_{i}" for i in range(len(axes)))
-        variables[name] = (lead + named, array)
+            named = tuple(f"{safe_name(name)}_dim_{i}" for i in range(len(axes)))
+        variables[safe_name(name)] = (lead + named, array)
     used = {d for named, _ in variables.values() for d in named}
     kept = {d: list(labels[d]) for d in labels if d in used}
     return xr.Dataset(variables, coords={**kept, **coords})

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from samplekit.adaptation import Tuning, record, tune
 from samplekit.core.protocols import DensityTarget, Position, Scalar, Stats
@@ -34,7 +33,7 @@ class Plan:
     chains: int | None  # chains in the batch, or None for a program of one chain
     rows: int  # rows of noise drawn a step (of which one chain takes its own)
     capacity: int  # draws that one call can return
-    stats: tuple[str, ...]
+    stats: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of one step, dtype
     goal: float | None
     records: bool  # whether warm-up keeps draws to learn a metric
     tunes: bool
@@ -66,6 +65,20 @@ class Carry:
     kernel: Any
     tuning: Tuning
     started: Array  # whether a finite start was found
+
+
+@pytree
+class Spaced:
+    """A target of the user's own class, with the space that its starts imply."""
+
+    target: Any
+    space: Any = static()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Offer what the target offers, no more: capabilities are types."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.target, name)
 
 
 @pytree
@@ -132,8 +145,7 @@ def advance(
     carry = jax.lax.cond(
         starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry
     )
-    one = jax.eval_shape(lambda c: _step(plan, view, c.kernel, c.state, job)[1], carry)
-    empty = {name: jnp.zeros(one[name].shape, one[name].dtype) for name in plan.stats}
+    empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}
     positions = _rows(plan.capacity, carry.state.position)
     stats = _rows(plan.capacity, empty)
 
@@ -141,7 +153,7 @@ def advance(
         carry, folded, positions, stats = loop
         carry, new = _one_step(plan, view, carry, (job, i))
         within = i % job.thin
-        folded = combine(folded, {name: new[name] for name in plan.stats}, within == 0, within + 1)
+        folded = combine(folded, {name: new[name] for name in empty}, within == 0, within + 1)
         row = i // job.thin
         positions, stats = jax.tree.map(
             lambda rows, value: rows.at[row].set(value),
@@ -177,8 +189,8 @@ def _one_step(
     kernel = carry.kernel
     if plan.tunes:
         kernel = kernel.tuning(on=job.tuning)
-    now = dataclasses.replace(job, first_step=job.first_step + i.astype(jnp.uint32))
-    state, stats = _step(plan, view, kernel, carry.state, now)
+    key = jax.random.fold_in(job.key, job.first_step + i.astype(jnp.uint32))
+    state, stats = take_step((plan.chains, plan.rows), view, kernel, carry.state, (key, job.chain))
     tuning = carry.tuning
     if plan.tunes:
 
@@ -201,25 +213,29 @@ def _like(old: Any, new: Any) -> Any:  # noqa: ANN401
     return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), old, new)
 
 
-def _step(
-    plan: Plan, view: View, kernel: Any, state: Any, job: Job  # noqa: ANN401
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def take_step(
+    size: tuple[int | None, int], view: View, kernel: Any, state: Any, at: tuple[Array, Array]  # noqa: ANN401
 ) -> tuple[Any, Stats]:
-    """Take one step with the noise of (seed, chain, absolute step), for one chain or all."""
-    key = jax.random.fold_in(job.key, job.first_step)
+    """Take one step with the noise of (seed, chain, absolute step), for one chain or all.
+
+    Jitted, so that learning the shapes of a step and compiling it trace the kernel once.
+    """
+    (chains, total), (key, chain) = size, at
     target = view.for_kernel
     if isinstance(kernel, NoiseKernel):
         x = state.position
-        if plan.chains is not None:
-            rows, shared = kernel.noise(key, jax.tree.map(lambda a: a[0], x), (plan.chains,))
+        if chains is not None:
+            rows, shared = kernel.noise(key, jax.tree.map(lambda a: a[0], x), (chains,))
             move = jax.vmap(kernel.move, in_axes=((0, None), 0, None))
             return move((rows, shared), state, target)
-        rows, shared = kernel.noise(key, x, (plan.rows,))
-        mine = jax.tree.map(lambda a: a[job.chain], rows)
+        rows, shared = kernel.noise(key, x, (total,))
+        mine = jax.tree.map(lambda a: a[chain], rows)
         return kernel.move((mine, shared), state, target)
-    if plan.chains is not None:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(plan.chains))
+    if chains is not None:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(chains))
         return jax.vmap(kernel.step, (0, 0, None))(keys, state, target)
-    return kernel.step(jax.random.fold_in(key, job.chain), state, target)
+    return kernel.step(jax.random.fold_in(key, chain), state, target)
 
 
 def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
@@ -274,15 +290,16 @@ def state_shape(view: View, kernel: Any, start: Any) -> Any:  # noqa: ANN401
     )
 
 
-def stats_shape(view: View, kernel: Any, state: Any) -> Stats:  # noqa: ANN401
-    """Return the shapes of a step's statistics without running it."""
+def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:  # noqa: ANN401
+    """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return jax.eval_shape(lambda k, s: kernel.step(k, s, view.for_kernel)[1], key, state)
+    chain = jax.ShapeDtypeStruct(() if size[0] is None else (size[0],), np.int32)
+    return jax.eval_shape(
+        functools.partial(take_step, size), view, kernel, state, (key, chain)
+    )[1]
 
 
-def draw_bytes(view: View, state: Any, stats: Stats) -> int:  # noqa: ANN401
+def draw_bytes(shown: dict[str, Any], state: Any, stats: Stats) -> int:  # noqa: ANN401
     """Return the bytes that one draw of one chain takes in the program's output."""
-    shown = jax.eval_shape(view.shown, state.position)
-    flat = jax.eval_shape(lambda p: ravel_pytree(p)[0], state.position)
-    leaves = [flat, *jax.tree.leaves(shown), *stats.values()]
+    leaves = [*jax.tree.leaves(state.position), *shown.values(), *stats.values()]
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in leaves)

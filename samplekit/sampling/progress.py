@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +34,9 @@ _NUMBERS_SHARE, _NUMBERS_EVERY = 0.05, 0.5
 _MARKS, _MARK_EVERY = 40, 0.25
 # Full and half bar, separator, times: beyond ASCII only where the stream can.
 _SIGNS, _ASCII = ("━", "╸", " · ", "×"), ("=", "-", ", ", "x")
+
+# What stands in for stderr (pytest, IDEs) is often a TextIOBase and not called a TextIO.
+_Stream = TextIO | io.TextIOBase
 
 
 @dataclasses.dataclass(slots=True)
@@ -104,7 +107,7 @@ class Progress:
         self._screen = _screen(stream)
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Progress":
         if self._enabled:
             self._numbers.started = time.monotonic()
             self._thread.start()
@@ -121,7 +124,7 @@ class Progress:
 
     def phase(self, text: str) -> None:
         """Name what is going on now in a word, such as "compiling" or "sampling"."""
-        if not self._enabled:
+        if not self._enabled or text == self._numbers.phase:
             return
         self._numbers.phase = text
         # The speed of one phase says little about the next; compiling is not sampling.
@@ -130,20 +133,21 @@ class Progress:
 
     def update(
         self,
-        done_steps: float,
+        done_steps: float | int,
         *,
         acceptance: float | None = None,
         divergences: int | None = None,
         step_size: float | None = None,
-        rhat: float | None = None,
-        ess: float | None = None,
+        rhat: float | int | None = None,
+        ess: float | int | None = None,
     ) -> None:
         """Tell what has been done; a number that is left out keeps its last value.
 
         Parameters
         ----------
         done_steps
-            Steps done so far, averaged over chains, warm-up included.
+            Steps done so far, averaged over chains, warm-up included. A resumed run says where
+            it starts before its first phase, or the speed would count old steps.
         acceptance, divergences, step_size
             Mean acceptance, number of divergences and mean step size over chains.
         rhat, ess
@@ -214,7 +218,7 @@ def _guarded(draw: Callable[[_Numbers], None], numbers: _Numbers) -> bool:
 class _Terminal:
     """A live bar that leaves a summary line."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: _Stream) -> None:
         self.first, self.every, self.summary_after = _SHOW_AFTER, _TERMINAL_EVERY, _SHOW_AFTER
         self._stream = stream
         self._live: Live | None = None
@@ -233,7 +237,7 @@ class _Terminal:
         from rich.live import Live
 
         # What is printed meanwhile appears above the bar, unless stdout goes elsewhere.
-        console = Console(file=self._stream, highlight=False)
+        console = Console(file=cast("TextIO", self._stream), highlight=False)
         shared = sys.stdout is not None and sys.stdout.isatty()
         live = Live(console=console, auto_refresh=False, redirect_stdout=shared)
         live.start()
@@ -270,7 +274,7 @@ class _Notebook:
 class _Log:
     """Plain lines, for files and CI."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: _Stream) -> None:
         self.first, self.every, self.summary_after = _LOG_EVERY, _LOG_EVERY, _LOG_AFTER
         self._stream = stream
 
@@ -288,7 +292,7 @@ class _Log:
         self._stream.flush()
 
 
-def _screen(stream: TextIO) -> _Terminal | _Notebook | _Log:
+def _screen(stream: _Stream) -> _Terminal | _Notebook | _Log:
     """Choose where to draw."""
     # Whoever runs in a notebook has imported IPython already; nobody else should pay for it.
     ipython = sys.modules.get("IPython")

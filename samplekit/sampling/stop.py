@@ -52,15 +52,15 @@ class Converged:
     (True, False, False)
     """
 
-    rhat: float = 1.01
-    ess: float = 400
+    rhat: float | int = 1.01
+    ess: float | int = 400
 
     def __post_init__(self) -> None:
         # Written so that NaN is refused as well.
         if not self.rhat > 1:
             msg = (
-                f"Converged(rhat={self.rhat}) can never be met: R-hat tends to 1 from above. "
-                "Use a value above 1, such as 1.01."
+                f"Converged(rhat={self.rhat}) is no bound to reach: the R-hat of chains that agree "
+                "scatters around 1. Use a value above 1, such as 1.01."
             )
             raise ValueError(msg)
         if not 0 < self.ess < np.inf:

@@ -40,7 +40,7 @@ _HOME = dict.fromkeys(
     "samplekit.targets.zoo",
 )
 
-__all__ = [*_HOME]  # noqa: PLE0604
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

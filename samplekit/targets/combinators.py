@@ -5,6 +5,7 @@ log f(y) + log|J(x)|. Only f is to be tempered or multiplied, so the Jacobian is
 whatever the number of factors and the temperature.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -74,7 +75,7 @@ class Tempered(TemperedScore):
         hot = jnp.where(value == -jnp.inf, value, beta * value)
         if not _constrained(self.target):
             return hot
-        return hot + (1 - beta) * _log_jacobian(self.target, x)
+        return hot + (1 - beta) * jnp.asarray(_log_jacobian(self.target, x), value.dtype)
 
 
 @pytree
@@ -98,10 +99,10 @@ class Product(ProductScore):
     def log_density(self, x: Position, /) -> Scalar:
         """Return Σ log f_i + log|J|."""
         first, *others = [t.log_density(x) for t in self.targets]
-        total = sum(others, start=first)
+        total = functools.reduce(jnp.add, others, first)
         if not others or not _constrained(self.targets[0]):
             return total
-        return total - len(others) * _log_jacobian(self.targets[0], x)
+        return total - jnp.asarray(len(others) * _log_jacobian(self.targets[0], x), total.dtype)
 
 
 def tempered(target: Target, beta: ArrayLike) -> Tempered | TemperedScore:
@@ -192,7 +193,7 @@ def _combine(terms: list[tuple[ArrayLike, Position]], on: Target, x: Position) -
         parts = [
             jnp.asarray(c, leaf.dtype) * leaf for (c, _), leaf in zip(terms, leaves, strict=True)
         ]
-        return sum(parts[1:], start=parts[0])
+        return functools.reduce(jnp.add, parts)
 
     return jax.tree.map(add, *(s for _, s in terms))
 

@@ -130,7 +130,8 @@ def from_score(
     value = constrained_example(space)
     out = _abstract_call(function, value, "score")
     same = jax.tree.structure(out) == jax.tree.structure(value) and all(
-        a.shape == b.shape for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(value), strict=True)
+        a.shape == b.shape
+        for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(value), strict=True)
     )
     if not same:
         raise TargetError(

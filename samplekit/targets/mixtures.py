@@ -11,13 +11,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 from jax.typing import ArrayLike
 
 from samplekit.core.errors import TargetError
 from samplekit.core.protocols import Scalar
 from samplekit.core.pytree import pytree, static
-from samplekit.targets.space import Space, make_space
+from samplekit.targets.space import Space
 
 type Numbers = np.ndarray | Array
 type Expectations = dict[str, tuple[Callable[[Array], Array], float]]
@@ -75,7 +76,7 @@ def numbers(*values: ArrayLike) -> list[Array]:
     return [jnp.asarray(value, jnp.result_type(float)) for value in values]
 
 
-def as_numbers(value: ArrayLike, name: str, what: str = "numbers") -> np.ndarray:
+def as_numbers(value: npt.ArrayLike, name: str, what: str = "numbers") -> np.ndarray:
     """Return a finite float64 array, or say which argument is wrong."""
     try:
         array = np.asarray(value, np.float64)
@@ -86,7 +87,7 @@ def as_numbers(value: ArrayLike, name: str, what: str = "numbers") -> np.ndarray
     return array
 
 
-def principal(covariance: ArrayLike, dim: int) -> tuple[np.ndarray, np.ndarray | None]:
+def principal(covariance: npt.ArrayLike, dim: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Return variances along the principal axes, and the axes (None: the coordinate axes)."""
     array = as_numbers(covariance, "covariance")
     axes = None
@@ -311,7 +312,8 @@ class Mixture(Exact):
         scales = np.sqrt(self._covariances()[:, 0, 0])
         z = (cut - self.mode_centers[:, 0]) / scales
         below = sum(
-            w * 0.5 * math.erfc(-u / math.sqrt(2)) for w, u in zip(self.mode_weights, z, strict=True)
+            w * 0.5 * math.erfc(-u / math.sqrt(2))
+            for w, u in zip(self.mode_weights, z, strict=True)
         )
         return {"x0<mean": (lambda x: jnp.where(x[0] < cut, 1.0, 0.0), float(below))}
 

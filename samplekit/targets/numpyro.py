@@ -56,15 +56,28 @@ class NumpyroTarget:
 
     def constrain(self, x: Position, /) -> dict[str, Array]:
         """Return the values that a run shows: latent sites, then deterministic ones."""
+        with numpyro_rules():
+            trace = self._trace_at(x)
+            return {s.name: jnp.asarray(trace[s.name]["value"]) for s in self.variables}
 
+    def log_jacobian(self, x: Position, /) -> Scalar:
+        """Return log|J| of the map from `x` to the constrained value, a part of `log_density`."""
+        with numpyro_rules():
+            sites = {name: site for name, site in self._trace_at(x).items() if name in x}
+            maps = {name: biject_to(site["fn"].support) for name, site in sites.items()}
+            parts = [
+                jnp.sum(maps[name].log_abs_det_jacobian(x[name], site["value"]))
+                for name, site in sites.items()
+            ]
+            return jnp.asarray(sum(parts))
+
+    def _trace_at(self, x: Position) -> dict[str, Any]:
         def value_of(site: Any) -> Any:  # noqa: ANN401
             if site["type"] == "sample" and site["name"] in x:
                 return biject_to(site["fn"].support)(x[site["name"]])
             return None
 
-        with numpyro_rules():
-            trace = self.call.trace(functools.partial(handlers.substitute, substitute_fn=value_of))
-            return {s.name: jnp.asarray(trace[s.name]["value"]) for s in self.variables}
+        return self.call.trace(functools.partial(handlers.substitute, substitute_fn=value_of))
 
     def unconstrain(self, values: Values, /) -> dict[str, Array]:
         """Return the unconstrained position of constrained values, one for each latent site.

@@ -253,12 +253,14 @@ def _dims(
         fits = zip(places, frames, strict=True)
         return places if all(i >= 0 and shape[i] == frame.size for i, frame in fits) else []
 
-    dims = [f"{name}_dim_{i}" for i in range(len(shape))]
+    stem = name.replace("/", ".")  # from numpyro.handlers.scope; a DataTree's path has it as well
+    dims = [f"{stem}_dim_{i}" for i in range(len(shape))]
     # A deterministic value does not say how many of its last axes lie inside the plates.
     tries = range(len(shape)) if event_dim is None else [event_dim]
     places = next((found for n in tries if (found := axes(n))), [])
     for place, frame in zip(places, frames, strict=False):
-        label = f"{frame.name}_plate" if frame.name in {"chain", "draw"} else frame.name
+        label = frame.name.replace("/", ".")
+        label = f"{label}_plate" if label in {"chain", "draw"} else label
         if sizes.setdefault(label, frame.size) == frame.size:
             dims[place] = label
     return tuple(dims)
@@ -329,7 +331,7 @@ def _why_it_failed(call: ModelCall, error: Exception) -> str:
     do = "Pass all its arguments after the model: sk.from_numpyro(model, *args, **kwargs)"
     if with_none:
         do = f"{_sites(with_none, 'argument')} holds None: drop or impute missing values"
-    elif not isinstance(error, TypeError):
+    elif isinstance(error, jax.errors.JAXTypeError) or not isinstance(error, TypeError):
         do = "It is traced by JAX: branch with jnp.where, and keep shapes free of sampled values"
     return (
         f"The model {call} failed when called: {type(error).__name__}: {message} "

@@ -196,8 +196,10 @@ def _leaf_name(path: tuple[Any, ...], name: str) -> str:
     parts = [str(getattr(p, "key", getattr(p, "name", getattr(p, "idx", p)))) for p in path]
     if not parts:
         return name
-    return ".".join(parts) if isinstance(getattr(path[0], "key", None), str) else ".".join(
-        [name, *parts]
+    return (
+        ".".join(parts)
+        if isinstance(getattr(path[0], "key", None), str)
+        else ".".join([name, *parts])
     )
 
 

@@ -19,7 +19,7 @@ import itertools
 import math
 
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from samplekit.core.errors import TargetError
 from samplekit.targets.mixtures import (

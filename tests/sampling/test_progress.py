@@ -39,6 +39,7 @@ def terminal(monkeypatch):
     """Make stderr a real (pseudo) terminal; the list fills with what was shown."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     reader, writer = pty.openpty()
     shown = []
 
@@ -111,11 +112,11 @@ def test_terminal_shows_a_bar_on_stderr_and_keeps_a_summary(quick, monkeypatch, 
     assert "━" in shown
     assert "left" in shown
     assert "R-hat 1.200" in shown
-    last = shown.rstrip().splitlines()[-1]
+    last = shown.splitlines()[-2]  # then the cursor comes back
     assert "4 chains × 1,000 draws in 0." in last
     assert "3 divergences" in last
     assert "\x1b[31m" in last  # red: R-hat and divergences
-    assert shown.endswith("\x1b[?25h")  # the cursor is back
+    assert shown.endswith("\x1b[?25h")
     assert capsys.readouterr().out == ""
 
 
@@ -231,9 +232,20 @@ def test_speed_and_time_left_belong_to_the_phase(clock):
         clock[0] += 1
         bar.update(1100)
         assert progress._speed(bar._numbers) == "200 draws/s"
+        bar.phase("sampling")  # said again: nothing starts anew
+        assert len(bar._marks) == 2
         clock[0] += 4
         assert progress._time_left(bar._numbers) == "0:15 left"
         assert progress._counts(bar._numbers, "x") == "4 chains x 50 of 1,000 draws in 16.0 s"
+
+
+def test_a_resumed_run_does_not_count_old_steps(clock):
+    with Progress(3000, 1000, 4) as bar:
+        bar.update(2000)
+        bar.phase("sampling")
+        clock[0] += 1
+        bar.update(2100)
+        assert progress._speed(bar._numbers) == "400 draws/s"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -270,4 +282,4 @@ def test_the_bar_is_full_only_at_the_end():
     assert progress._percent(done) == "100%"
     assert progress._percent(numbers(total=0, warmup=0)) == "0%"
     assert progress._frame(numbers(), console(80)).plain.startswith("starting   ━")
-    assert [progress._clock(s) for s in (0, 59.6, 3725)] == ["0:00", "1:00", "1:02:05"]
+    assert [progress._clock(s) for s in (0.0, 59.6, 3725.0)] == ["0:00", "1:00", "1:02:05"]

@@ -1,9 +1,12 @@
 """NumPyro models as targets: NumPyro's own density, names, labels, and clear refusals."""
+# NumPyro says that a draw is an ArrayLike, which has no arithmetic.
+# pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false, reportArgumentType=false
 
 import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,7 @@ import pytest
 from numpyro.contrib.control_flow import scan
 from numpyro.distributions import constraints
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
-from numpyro.infer.util import initialize_model
+from numpyro.infer.util import initialize_model, log_density
 
 import samplekit as sk
 from samplekit.core.errors import TargetError
@@ -31,7 +34,7 @@ def relaxed():
 
 
 def reference(name):
-    spec = importlib.util.spec_from_file_location(
+    spec: Any = importlib.util.spec_from_file_location(
         f"reference_{name}", REFERENCE / name / "model.py"
     )
     module = importlib.util.module_from_spec(spec)
@@ -46,33 +49,40 @@ def start(target, key, scale=0.5):
 
 def check_against_numpyro(target, key, *, rtol):
     """Density, gradient, constrained values and the way back, at a random position."""
-    call = target.call
-    with jax.disable_jit(False):
-        info = initialize_model(
-            jax.random.key(0),
-            call.model,
-            model_args=call.args,
-            model_kwargs=call.kwargs,
-            validate_grad=False,
-        )
-    assert {n: z.shape for n, z in info.param_info.z.items()} == {
-        leaf.name: leaf.shape for leaf in target.space.leaves
-    }
     x = start(target, key)
 
     @jax.jit
     def ours(target, x):
         y = target.constrain(x)
-        return target.log_density(x), target.score(x), y, target.unconstrain(y)
+        return (
+            target.log_density(x),
+            target.score(x),
+            y,
+            target.unconstrain(y),
+            target.log_jacobian(x),
+        )
 
-    density, score, y, back = ours(target, x)
-    theirs, grad = jax.jit(jax.value_and_grad(info.potential_fn))(x)
-    np.testing.assert_allclose(density, -theirs, rtol=rtol)
+    shapes = {}
+
+    @jax.jit  # initialize_model is slow when run eagerly
+    def theirs(x):
+        call, key = target.call, jax.random.key(0)
+        info = initialize_model(key, call.model, model_args=call.args, model_kwargs=call.kwargs)
+        shapes.update({n: z.shape for n, z in info.param_info.z.items()})
+        y = info.postprocess_fn(x)
+        latent = {n: y[n] for n in x}
+        joint = log_density(call.model, call.args, call.kwargs, latent)[0]
+        return *jax.value_and_grad(info.potential_fn)(x), y, joint
+
+    density, score, y, back, log_jacobian = ours(target, x)
+    potential, grad, expected, joint = theirs(x)
+    assert shapes == {leaf.name: leaf.shape for leaf in target.space.leaves}
+    np.testing.assert_allclose(density, -potential, rtol=rtol)
+    np.testing.assert_allclose(density - log_jacobian, joint, rtol=rtol, atol=rtol)
     largest = max(float(jnp.abs(g).max()) for g in grad.values())
     for name in grad:
         np.testing.assert_allclose(score[name], -grad[name], rtol=rtol, atol=rtol * largest)
         np.testing.assert_allclose(back[name], x[name], atol=1e3 * rtol)
-    expected = jax.jit(info.postprocess_fn)(x)
     assert y.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(y[name], expected[name], rtol=rtol, atol=rtol)
@@ -157,6 +167,7 @@ MODELS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Continuous inference poorly handles circular")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_all_kinds(name, key):
     with jax.enable_x64(True):
@@ -224,9 +235,9 @@ def test_labels():
     assert named.observed_coords() == {"school": ("a", "b", "c")}
     assert target.coords()["school"] == (0, 1, 2)
     assert named.labeled(dims={"y": ["day"]}).coords()["school"] == ("a", "b", "c")
-    with pytest.raises(TargetError, match="'theta'.*has shape"):
+    with pytest.raises(TargetError, match=r"'theta'.*has shape"):
         target.labeled(dims={"theta": ["a", "b"]})
-    with pytest.raises(TargetError, match="'nothing'.*is no site"):
+    with pytest.raises(TargetError, match=r"'nothing'.*is no site"):
         target.labeled(dims={"nothing": ["a"]})
     with pytest.raises(TargetError, match="2 labels for 'school'"):
         target.labeled(coords={"school": ["a", "b"]})
@@ -283,19 +294,24 @@ def test_one_abstract_trace_compiles_nothing():
         calls.append(1)
         normal_model(y)
 
-    with jax.log_compiles(False), jax.checking_leaks():
-        before = jax.local_devices()[0].client.live_executables()
+    client = jax.local_devices()[0].client
+    before = len(client.live_executables())
+    with jax.checking_leaks():
         sk.from_numpyro(model, np.arange(3.0))
-        after = jax.local_devices()[0].client.live_executables()
+    assert len(client.live_executables()) == before
     assert len(calls) == 1
-    assert len(after) == len(before)
 
 
-def test_threads_take_turns(key):
-    targets = [sk.from_numpyro(normal_model, np.arange(n + 1.0)) for n in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda t: float(t.log_density(start(t, key))), targets))
-    assert found == [float(t.log_density(start(t, key))) for t in targets]
+def test_threads_take_turns():
+    targets = [sk.from_numpyro(normal_model, np.arange(n + 1.0)) for n in range(20)]
+
+    def trace(target):
+        x = jax.eval_shape(target.space.unravel, jnp.zeros(target.space.size))
+        return str(jax.make_jaxpr(target.log_density)(x))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(trace, targets))
+    assert found == [trace(target) for target in targets]
 
 
 def test_observed_values_that_follow_latents_are_no_data():
@@ -318,8 +334,8 @@ def test_condition_and_transform_reparam():
         x = numpyro.sample("x", base)
         numpyro.sample("y", dist.Normal(x, 1.0))
 
-    model = numpyro.handlers.reparam(model, config={"x": TransformReparam()})
-    target = sk.from_numpyro(numpyro.handlers.condition(model, data={"y": 1.0}))
+    reparam = numpyro.handlers.reparam(model, config={"x": TransformReparam()})
+    target = sk.from_numpyro(numpyro.handlers.condition(reparam, data={"y": 1.0}))
     assert list(target.dims()) == ["x_base", "x"]
     assert target.observed()["y"] == 1.0
 
@@ -342,8 +358,8 @@ def test_unconstrain_checks_names_and_shapes(key):
     values = {"mu": 0, "tau": 1.0, "theta": np.zeros(3)}
     assert target.unconstrain(values)["tau"] == 0.0
     assert target.unconstrain({**values, "effect": np.zeros(3)}).keys() == values.keys()
-    with pytest.raises(TargetError, match="miss 'mu', 'tau' and have the unknown 'thta'"):
-        target.unconstrain({"thta": 1.0, "theta": np.zeros(3)})
+    with pytest.raises(TargetError, match="miss 'mu', 'tau' and have the unknown 'nu'"):
+        target.unconstrain({"nu": 1.0, "theta": np.zeros(3)})
     with pytest.raises(TargetError, match=r"'theta' has shape \(2,\).*has \(3,\)"):
         target.unconstrain({**values, "theta": np.zeros(2)})
 

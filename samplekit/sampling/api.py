@@ -1,0 +1,187 @@
+"""`sample`, `resume` and `kernel_of`: the doors of the loop."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from samplekit.core.errors import StoreError
+from samplekit.sampling.cache import use_cache
+from samplekit.sampling.engine import Engine, Task
+from samplekit.sampling.labels import label
+from samplekit.sampling.loop import Loop
+from samplekit.sampling.program import Spaced, View
+from samplekit.sampling.progress import Progress
+from samplekit.sampling.record import Record
+from samplekit.sampling.settings import check_fit, default_kernel, make_key, make_settings
+from samplekit.sampling.starts import ensure_space, flat_starts
+from samplekit.sampling.stop import Converged
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def sample(
+    target: Any,  # noqa: ANN401
+    kernel: Any = None,  # noqa: ANN401
+    *,
+    draws: int = 1000,
+    warmup: int = 1000,
+    chains: int = 4,
+    seed: Any = 0,  # noqa: ANN401
+    init: Any = None,  # noqa: ANN401
+    thin: int = 1,
+    until: Converged | None = None,
+    store: str | os.PathLike[str] | None = None,
+    devices: Sequence[Any] | None = None,
+    stats: Sequence[str] | None = None,
+    keep_warmup: bool = False,
+    cache: bool = True,
+    progress: bool = True,
+) -> "xr.DataTree":
+    """Sample a target with a kernel; return an ArviZ DataTree.
+
+    Parameters
+    ----------
+    target
+        From `from_energy`, `from_log_density`, `from_score`, `from_numpyro`, the zoo, or any object
+        with `log_density(x)` or `score(x)`.
+    kernel
+        None takes `NUTS()` for a density and `ScoreMALA()` for a score.
+    draws, warmup, chains, thin
+        Stored draws, warm-up steps, chains, and steps per stored draw.
+    seed
+        An integer or a JAX key; the same seed gives the same draws.
+    init
+        Starts, constrained, with a leading chain axis; None looks for dispersed finite ones.
+    until
+        A stop rule such as `Converged()`; `draws` is then the most that is drawn.
+    store
+        Folder for a run that survives: appended while sampling, continued by `resume`.
+    devices
+        Devices to use; None takes all.
+    stats
+        Names of the statistics to keep; None keeps all that the kernel reports.
+    keep_warmup
+        Keep warm-up in `warmup_posterior` and `warmup_sample_stats`.
+    cache
+        Keep compiled programs on disk for the next process (`samplekit.sampling.cache`).
+    progress
+        Show a progress bar on anything longer than a second.
+
+    Examples
+    --------
+    >>> import samplekit as sk
+    >>> target = sk.from_energy(lambda x: (x**2).sum() / 2, dim=2)
+    >>> run = sk.sample(target, draws=100, progress=False)
+    >>> run["posterior"]["x"].shape
+    (4, 100, 2)
+    """
+    settings = make_settings(
+        draws=draws, warmup=warmup, chains=chains, thin=thin, keep_warmup=keep_warmup, until=until
+    )
+    kernel = default_kernel(target) if kernel is None else kernel
+    check_fit(target, kernel)
+    key = make_key(seed)
+    if cache:
+        use_cache()
+    space = ensure_space(target, init)
+    target = _with_space(target, space)
+    starts = flat_starts(target, space, init, settings.chains)
+    dtype = jnp.result_type(float) if starts is None else starts.dtype
+    dim = space.size
+    prepared = kernel.prepare(dim, dtype) if hasattr(kernel, "prepare") else kernel
+    view = View(target, bool(getattr(kernel, "flat", False)))
+    task = Task(view, prepared, kernel, settings, key, stats, dim, np.dtype(dtype), devices)
+    engine = Engine(task)
+    record = Record(settings, label(target, engine.shown), engine.stats)
+    if store is not None:
+        record.open_store(store)
+    return _drive(engine, record, starts=starts, progress=progress, fresh=True)
+
+
+def _with_space(target: Any, space: Any) -> Any:  # noqa: ANN401
+    return target if getattr(target, "space", None) is not None else Spaced(target, space)
+
+
+def _drive(
+    engine: Engine, record: Record, *, starts: Any, progress: bool, fresh: bool  # noqa: ANN401
+) -> "xr.DataTree":
+    """Run the loop from where the record stands to its end."""
+    settings = engine.task.settings
+    steps = settings.step_at(settings.ticks)
+    bar = Progress(
+        steps, settings.warmup, settings.chains, enabled=progress, thin=settings.thin
+    )
+    loop = Loop(engine, record, bar)
+    try:
+        with bar:
+            if fresh:
+                loop.begin(starts)
+            loop.run()
+        record.close(engine)
+    except StoreError as error:
+        record.checkpoint(engine)
+        error.run = record.memory_tree()
+        raise
+    return record.tree()
+
+
+def resume(
+    run_or_path: Any,  # noqa: ANN401
+    target: Any,  # noqa: ANN401
+    *,
+    draws: int | None = None,
+    kernel: Any = None,  # noqa: ANN401
+    progress: bool = True,
+    devices: Sequence[Any] | None = None,
+) -> "xr.DataTree":
+    """Go on with a run, from memory or from its store, as if it had never stopped.
+
+    Parameters
+    ----------
+    run_or_path
+        The DataTree that `sample` returned, or the path of a stored run.
+    target
+        The same target as before: its values at the stored states are compared.
+    draws
+        None finishes what was asked for; a number adds that many draws.
+    kernel
+        Needed only where it holds functions (`MetropolisHastings`, `Independence`, your own).
+    progress, devices
+        As in `sample`.
+
+    Examples
+    --------
+    >>> import samplekit as sk
+    >>> target = sk.targets.gaussian(2)
+    >>> run = sk.sample(target, draws=50, progress=False)
+    >>> longer = sk.resume(run, target, draws=50, progress=False)
+    >>> longer["posterior"].sizes["draw"]
+    100
+    """
+    from samplekit.sampling.checkpoint import reopen
+
+    use_cache()
+    engine, record = reopen(run_or_path, target, draws=draws, kernel=kernel, devices=devices)
+    return _drive(engine, record, starts=None, progress=progress, fresh=record.tick == 0)
+
+
+def kernel_of(run: Any) -> Any:  # noqa: ANN401
+    """Return the tuned kernel of a run, ready for reuse.
+
+    Chains that were tuned one by one have a kernel each; this is that of the chain with the median
+    step size, so that its step size and its metric belong together.
+
+    Examples
+    --------
+    >>> import samplekit as sk
+    >>> target = sk.targets.gaussian(2)
+    >>> kernel = sk.kernel_of(sk.sample(target, draws=50, progress=False))
+    >>> again = sk.sample(target, kernel, warmup=0, draws=50, progress=False)
+    """
+    from samplekit.sampling.checkpoint import tuned_kernel
+
+    return tuned_kernel(run)

@@ -1,0 +1,267 @@
+"""Going on with a run: read its checkpoint, make sure it fits, rebuild the loop's parts."""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from samplekit.core.errors import ResumeError, SettingsError
+from samplekit.core.protocols import DensityTarget
+from samplekit.kernels.metric import initial_metric
+from samplekit.sampling.engine import Engine, Task
+from samplekit.sampling.labels import label
+from samplekit.sampling.program import Spaced, View
+from samplekit.sampling.record import Record
+from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
+from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
+from samplekit.sampling.starts import ensure_space
+from samplekit.sampling.stop import Converged
+from samplekit.sampling.store import Store
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+# How a stored metric is made again; its numbers come from the checkpoint.
+_METRIC_SETTING = {
+    "Identity": None,
+    "Diagonal": "diagonal",
+    "Dense": "dense",
+    "LowRank": "low_rank",
+    "NoneType": None,
+}
+# Another program rounds otherwise: the log density must agree to this part of its size.
+SAME_TARGET = {"float32": 2e-3, "float64": 1e-6}
+
+
+def reopen(
+    run_or_path: Any,  # noqa: ANN401
+    target: Any,  # noqa: ANN401
+    *,
+    draws: int | None,
+    kernel: Any,  # noqa: ANN401
+    devices: Any,  # noqa: ANN401
+) -> tuple[Engine, Record]:
+    """Return the engine and the record of a run as they were at its last checkpoint."""
+    store, tree, arrays, attrs = _load(run_or_path)
+    _check_schema(attrs)
+    original, prepared = _rebuild_kernel(kernel, attrs)
+    check_fit(target, original)
+    settings = _settings(attrs, draws)
+    init = None if getattr(target, "space", None) is not None else _first_position(arrays)
+    space = ensure_space(target, init)
+    if getattr(target, "space", None) is None:
+        target = Spaced(target, space)
+    if space.size != attrs["dim"]:
+        raise ResumeError(
+            f"The run has {attrs['dim']} coordinates, this target {space.size}. Resume with the "
+            "target that the run was made with."
+        )
+    dtype = np.dtype(attrs["dtype"])
+    _check_dtype(dtype)
+    view = View(target, bool(getattr(original, "flat", False)))
+    stats = tuple(attrs["stats"])
+    key = jax.random.wrap_key_data(arrays["key"], impl=attrs["key_impl"])
+    task = Task(view, prepared, original, settings, key, stats, space.size, dtype, devices)
+    engine = Engine(task)
+    _restore(engine, arrays, attrs)
+    _check_target(engine)
+    record = Record(settings, label(target, engine.shown), engine.stats)
+    _check_variables(record, tree)
+    record.tick = int(attrs["tick"])
+    record.restarts = list(attrs["restarts"])
+    record.anchor = arrays["anchor"]
+    record.seconds.update(attrs["seconds"])
+    record.finished = bool(attrs["finished"]) and draws is None
+    record.store = store
+    if record.in_memory:
+        groups = record.group_variables()
+        blocks = {g: blocks_of(tree, g, list(held)) for g, held in groups.items()}
+        record.preload(blocks, len(engine.parts))
+    return engine, record
+
+
+def _load(
+    run_or_path: Any,  # noqa: ANN401
+) -> tuple[Store | None, "xr.DataTree", dict[str, np.ndarray], dict[str, Any]]:
+    import xarray as xr
+
+    if isinstance(run_or_path, str | os.PathLike):
+        store = Store.open(run_or_path)
+        tree = xr.open_datatree(store.path, engine="zarr")
+        if not store.state():
+            raise ResumeError(
+                f"The run at {str(run_or_path)!r} was stopped before its chains had started, so "
+                "there is nothing to go on with. Delete the folder and sample again."
+            )
+        _, attrs = sampler_state(tree)
+        return store, tree, store.state(), attrs
+    if not isinstance(run_or_path, xr.DataTree):
+        raise ResumeError(
+            f"resume takes a run (the DataTree of sk.sample) or the path of a stored one, not "
+            f"{type(run_or_path).__name__}."
+        )
+    if "sampler" not in run_or_path.children:
+        raise ResumeError(
+            "This run has no group 'sampler', so it was not made by sk.sample (or was cut down). "
+            "Only runs that carry their sampler's state can be continued."
+        )
+    return None, run_or_path, *sampler_state(run_or_path)
+
+
+def _check_schema(attrs: dict[str, Any]) -> None:
+    if attrs.get("schema") != SCHEMA:
+        raise ResumeError(
+            f"The run was written with schema {attrs.get('schema')}, this samplekit writes and "
+            f"reads schema {SCHEMA}. Use the version of samplekit that wrote it."
+        )
+
+
+def _check_dtype(dtype: np.dtype) -> None:
+    if dtype.itemsize == 8 and not jax.config.jax_enable_x64:  # pyright: ignore
+        raise ResumeError(
+            "The run is float64 but JAX is set to float32. Call "
+            'jax.config.update("jax_enable_x64", True) first.'
+        )
+
+
+def _settings(attrs: dict[str, Any], more: int | None) -> Any:  # noqa: ANN401
+    """Return the settings of the run, with `more` draws after those it has."""
+    total = int(attrs["draws"])
+    if more is not None:
+        whole = isinstance(more, int | np.integer) and not isinstance(more, bool)
+        if not whole or more < 1:
+            raise SettingsError(f"draws={more!r} is not a positive integer.")
+        total = max(0, int(attrs["tick"]) - int(attrs["warmup"])) + int(more)
+    until = Converged(**attrs["until"]) if attrs["until"] and more is None else None
+    return make_settings(
+        draws=total,
+        warmup=int(attrs["warmup"]),
+        chains=int(attrs["chains"]),
+        thin=int(attrs["thin"]),
+        keep_warmup=bool(attrs["keep_warmup"]),
+        until=until,
+    )
+
+
+def _first_position(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    return arrays["state.position"]
+
+
+def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return the kernel as the user would have given it, and as prepared for the target."""
+    stored, tunes = attrs["kernel"], attrs["tunes"]
+    dim, dtype = int(attrs["dim"]), np.dtype(attrs["dtype"])
+    if given is not None:
+        prepared = given.prepare(dim, dtype) if hasattr(given, "prepare") else given
+        now = describe_kernel(prepared)
+        for part in ("name", "settings", "metric"):
+            if now[part] != stored[part]:
+                raise ResumeError(
+                    f"The run was made with kernel {part} {stored[part]!r}, now given is "
+                    f"{now[part]!r}. Resume with the same kernel, or leave kernel= out."
+                )
+        return given, prepared
+    cls = _kernel_class(stored["name"])
+    kernel = cls(**{k: v for k, v in stored["settings"].items() if v is not None} | _required(cls))
+    if hasattr(kernel, "metric"):
+        metric = initial_metric(_METRIC_SETTING[stored["metric"]], dim, dtype)
+        if hasattr(metric, "always"):
+            metric = dataclasses.replace(metric, always=stored["always_dense"])  # pyright: ignore
+        # A metric that was given, or a step that was, is not tuned again.
+        original = dataclasses.replace(
+            kernel,
+            metric=tunes["setting"] if tunes["metric"] else metric,
+            step_size=None if tunes["step"] else 1.0,
+        )
+        return original, dataclasses.replace(original.prepare(dim, dtype), metric=metric)
+    return kernel, kernel.prepare(dim, dtype)
+
+
+def _required(cls: type) -> dict[str, Any]:
+    return {"step_size": 1.0} if cls.__name__ == "Langevin" else {}
+
+
+def _kernel_class(name: str) -> type:
+    import samplekit
+
+    cls = getattr(samplekit, name, None) if name in samplekit.__all__ else None
+    if cls is None or name in ("MetropolisHastings", "Independence"):
+        raise ResumeError(
+            f"The kernel {name} holds functions, which are not stored. Give it again: "
+            "sk.resume(run, target, kernel=...)."
+        )
+    return cls
+
+
+def _restore(engine: Engine, arrays: dict[str, np.ndarray], attrs: dict[str, Any]) -> None:
+    layout = "chain by chain" if engine.batch is None else "batch"
+    names = engine.leaf_names()
+    missing = [n for n in names if n not in arrays]
+    if layout != attrs["layout"] or missing:
+        raise ResumeError(
+            f"The run's state ({attrs['layout']}) does not fit this sampler ({layout}"
+            f"{', missing ' + ', '.join(missing) if missing else ''}). Resume on the same kind of "
+            "machine with the kernel the run was made with."
+        )
+    blank = engine.arrays()
+    for name, old, new in zip(names, blank, (arrays[n] for n in names), strict=True):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            raise ResumeError(
+                f"The run's {name} is {new.dtype}{list(new.shape)}, here it would be "
+                f"{old.dtype}{list(old.shape)}. Resume with the same target, kernel and dtype."
+            )
+    engine.restore([arrays[n] for n in names])
+
+
+def _check_target(engine: Engine) -> None:
+    """Refuse another target: compare its values at the stored states."""
+    view, dtype = engine.task.view, str(np.dtype(engine.task.dtype))
+    states = jax.tree.map(lambda *a: np.stack(a), *[c.state for c in engine.carries])
+    state = states if engine.batch is None else jax.tree.map(lambda a: a[0], states)
+    target = view.for_kernel
+    if isinstance(target, DensityTarget) and hasattr(state, "log_density"):
+        what, stored, fn = "log density", np.asarray(state.log_density), target.log_density
+    elif hasattr(state, "score"):
+        what, stored, fn = "score", np.asarray(state.score), target.score
+    else:
+        return
+    now = np.asarray(jax.jit(jax.vmap(fn))(state.position))
+    size = np.maximum(1.0, np.abs(stored))
+    error = np.abs(now - stored) / size
+    if not np.all(error <= SAME_TARGET.get(dtype, 2e-3)):
+        chain = int(np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)[0])
+        raise ResumeError(
+            f"This is another target: at the stored state of chain {chain} its {what} is "
+            f"{now[chain]}, the run's was {stored[chain]}. Resume with the target (and the data) "
+            "that the run was made with."
+        )
+
+
+def _check_variables(record: Record, tree: "xr.DataTree") -> None:
+    """Refuse a target that would store other variables than the run has."""
+    stored = set(map(str, tree["posterior"].to_dataset().data_vars))
+    now = {n.replace("/", ".") for n in record.labels.variables}
+    if stored != now:
+        raise ResumeError(
+            f"The run stores the variables {sorted(stored)}, this target {sorted(now)}. Resume "
+            "with the target that the run was made with."
+        )
+
+
+def tuned_kernel(run: Any) -> Any:  # noqa: ANN401
+    """Return the kernel of the chain with the median step size."""
+    _, _, arrays, attrs = _load(run)
+    _check_schema(attrs)
+    _, prepared = _rebuild_kernel(None, attrs)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(prepared)
+    names = [
+        "kernel." + ".".join(str(getattr(k, "name", k)) for k in path) for path, _ in paths
+    ]
+    leaves = [arrays[n] for n in names]
+    if attrs["layout"] == "chain by chain":
+        steps = arrays.get("kernel.step_size", np.zeros(int(attrs["chains"])))
+        chain = int(np.argsort(steps, kind="stable")[(len(steps) - 1) // 2])
+        leaves = [leaf[chain] for leaf in leaves]
+    return jax.tree.unflatten(treedef, leaves)

@@ -1,0 +1,171 @@
+"""The only loop: rounds of compiled work, and between them everything a host does.
+
+A run is driven by ticks: one warm-up step or one draw. In each round all chains advance by the same
+number of ticks, chosen so that a round takes about a third of a second. Between rounds the loop
+shows progress, appends to the store, asks the stop rule, and, at fixed ticks of warm-up, restarts
+lost chains. Draws depend on ticks only, never on how rounds were cut.
+"""
+
+import concurrent.futures as futures
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from samplekit.core.errors import TargetError
+from samplekit.sampling import convergence
+from samplekit.sampling.engine import Block, Engine, cores
+from samplekit.sampling.progress import Progress
+from samplekit.sampling.record import Record
+from samplekit.sampling.starts import lost_chains
+
+ROUND_SECONDS = 0.3
+# Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
+RESCUE_AT = (0.05, 0.1, 0.2, 0.4)
+# A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
+FIRST_LOOK, LOOK_GROWTH = 100, 1.25
+
+
+class Loop:
+    """One run in the making."""
+
+    def __init__(self, engine: Engine, record: Record, progress: Progress) -> None:
+        self.engine, self.record, self.progress = engine, record, progress
+        self.settings = engine.task.settings
+        self.tick = record.tick
+        self._quantum = 1.0
+        self._barriers = self._fixed_ticks()
+        self._acceptance: list[float] = []
+        self._divergences = 0
+
+    def _fixed_ticks(self) -> dict[int, str]:
+        """Return the ticks at which all chains must stand still, whatever the clock says."""
+        settings = self.settings
+        ticks: dict[int, str] = {settings.ticks: "end"}
+        if settings.until is not None:
+            draws = FIRST_LOOK
+            while draws < settings.draws:
+                ticks[settings.warmup + draws] = "look"
+                draws = int(np.ceil(draws * LOOK_GROWTH))
+        if settings.warmup >= 100 and self.engine.plan.tunes:
+            ticks |= {round(part * settings.warmup): "rescue" for part in RESCUE_AT}
+        if settings.warmup:
+            ticks.setdefault(settings.warmup, "warm")
+        return ticks
+
+    def begin(self, starts: np.ndarray | None) -> None:
+        """Compile, and start every chain at a finite place."""
+        self.progress.phase("compiling")
+        since = time.perf_counter()
+        with futures.ThreadPoolExecutor(1) as pool:
+            attempts = np.zeros(self.settings.chains, int)
+            for part in self.engine.parts:
+                fine = pool.submit(self.engine.begin, part, starts, attempts).result()
+                if not fine.all():
+                    self._no_start(part + int(np.argmin(fine)))
+        self.record.seconds["compiling"] = time.perf_counter() - since
+        self.record.anchor = self.engine.positions()[0]
+
+    def _no_start(self, chain: int) -> None:
+        x, log_density = self.engine.positions()
+        value = "" if log_density is None else f" (the last try gave {log_density[chain]})"
+        raise TargetError(
+            f"No start with finite log density and score was found for chain {chain} in 100 tries, "
+            f"uniform on ±2 in unconstrained space{value}, the last at x = "
+            f"{np.array2string(x[chain], threshold=8, precision=4)}. Give starts with init=, or "
+            "check the target for NaN: a log of a negative number, a missing support=."
+        )
+
+    def run(self) -> None:
+        """Advance to the end, the stop rule or Ctrl-C; whatever happens, the record is whole."""
+        workers = min(len(self.engine.parts), cores())
+        with futures.ThreadPoolExecutor(workers) as pool:
+            while self.tick < self.settings.ticks and not self.record.finished:
+                interrupted = self._round(pool)
+                if interrupted:
+                    self.record.interrupted = True
+                    break
+        if not self.record.interrupted:
+            self.record.settle()
+
+    def _round(self, pool: futures.Executor) -> bool:
+        """Advance all chains by one round; tell whether the user interrupted it."""
+        warm = self.tick < self.settings.warmup
+        self.progress.phase("warm-up" if warm else "sampling")
+        barrier = min(t for t in self._barriers if t > self.tick)
+        end = min(barrier, self.tick + max(1, int(self._quantum)))
+        since = time.perf_counter()
+        jobs = [pool.submit(self.engine.run, part, self.tick, end) for part in self.engine.parts]
+        interrupted = _wait(jobs)
+        spent = time.perf_counter() - since
+        self.record.seconds["warm-up" if warm else "sampling"] += spent
+        self._adapt_round(end - self.tick, spent)
+        for part, job in zip(self.engine.parts, jobs, strict=True):
+            for tick, values, stats in job.result():
+                self.record.add(part, tick, (values, stats))
+        self.tick = self.record.tick = end
+        self._watch([job.result() for job in jobs])
+        self._at_barrier(self._barriers.get(end, ""))
+        self.record.commit(self.engine)
+        return interrupted
+
+    def _adapt_round(self, ticks: int, spent: float) -> None:
+        """Aim for the wanted length of a round, never growing more than eightfold."""
+        wanted = ticks * ROUND_SECONDS / max(spent, 1e-6)
+        self._quantum = min(wanted, 8 * max(self._quantum, ticks))
+
+    def _at_barrier(self, kind: str) -> None:
+        if kind == "rescue":
+            self._rescue()
+        elif kind == "look" and self.settings.until is not None:
+            self.record.finished = self.settings.until.met(self.record.posterior())
+
+    def _rescue(self) -> None:
+        """Restart chains that hardly moved since the last look, far above the others in energy."""
+        now, log_density = self.engine.positions()
+        lost = lost_chains(self.record.anchor, now, log_density)
+        if lost:
+            attempts = np.full(self.settings.chains, -1)
+            for chain in lost:
+                before = sum(r["chain"] == chain for r in self.record.restarts)
+                self.record.restarts.append({"chain": chain, "step": self.tick})
+                attempts[chain] = before + 1
+            parts: Sequence[int] = lost if self.engine.batch is None else [0]
+            for part in parts:
+                self.engine.begin(part, None, attempts)
+            now = self.engine.positions()[0]
+        self.record.anchor = now
+
+    def _watch(self, results: Sequence[list[tuple[int, Block, Block]]]) -> None:
+        """Tell the progress bar what happened in this round."""
+        done = float(self.settings.step_at(self.tick))
+        numbers: dict[str, Any] = {}
+        stats = [s for blocks in results for tick, _, s in blocks if tick >= self.settings.warmup]
+        if not stats:
+            stats = [blocks[-1][2] for blocks in results if blocks]
+        elif "diverging" in stats[0]:
+            self._divergences += sum(int(s["diverging"].sum()) for s in stats)
+            numbers["divergences"] = self._divergences
+        if stats and "acceptance_rate" in stats[0]:
+            numbers["acceptance"] = float(np.mean([s["acceptance_rate"].mean() for s in stats]))
+        if stats and "step_size" in stats[0]:
+            numbers["step_size"] = float(np.mean([s["step_size"][:, -1].mean() for s in stats]))
+        drawn = self.tick - self.settings.warmup
+        if drawn >= 20 and self.settings.chains > 1 and self.progress.wants_numbers():
+            since = time.perf_counter()
+            worst = convergence.summarize(self.record.posterior())
+            numbers |= {"rhat": float(worst.rhat), "ess": float(min(worst.ess_bulk, worst.ess_tail))}
+            self.progress.numbers_cost(time.perf_counter() - since)
+        self.progress.update(done, **numbers)
+
+
+def _wait(jobs: Sequence[futures.Future[Any]]) -> bool:
+    """Wait for all jobs; on Ctrl-C let the round finish, so that no draw is lost."""
+    try:
+        futures.wait(jobs)
+    except KeyboardInterrupt:
+        futures.wait(jobs)  # a second Ctrl-C goes through
+        return True
+    return False
+

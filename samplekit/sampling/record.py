@@ -1,0 +1,212 @@
+"""What a run has so far: blocks in memory, the store on disk, and the checkpoint."""
+
+import collections
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from samplekit.sampling.engine import Block, Engine
+from samplekit.sampling.labels import Labels
+from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, safe_name
+from samplekit.sampling.settings import Settings, describe_kernel
+from samplekit.sampling.store import Store, Variable
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+# A stored run larger than this is not kept in memory as well.
+MEMORY_BYTES = 2**30
+
+
+class Record:
+    """Collects a run; `tree` gives it, `commit` stores it."""
+
+    def __init__(self, settings: Settings, labels: Labels, stats: dict[str, Any]) -> None:
+        self.settings, self.labels = settings, labels
+        self.stats = {n: Variable(tuple(s.shape), np.dtype(s.dtype), ()) for n, s in stats.items()}
+        self.tick = 0
+        self.finished = self.interrupted = False
+        self.restarts: list[dict[str, int]] = []
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+        self.anchor = np.zeros((settings.chains, 0))
+        self.store: Store | None = None
+        self._groups = {name: Draws(settings.chains) for name in self.group_variables()}
+        # Chains are cut at the same ticks: blocks of one group and start are one append.
+        self._pending: dict[tuple[str, int], list[Block]] = collections.defaultdict(list)
+        self._state: dict[str, np.ndarray] = {}
+        self._state_attrs: dict[str, Any] = {}
+
+    def group_variables(self) -> dict[str, dict[str, Variable]]:
+        """Return the growing groups and what they hold."""
+        groups = {"posterior": self.labels.variables, "sample_stats": self.stats}
+        if self.settings.keep_warmup:
+            groups |= {f"warmup_{name}": held for name, held in list(groups.items())}
+        return {name: dict(held) for name, held in groups.items() if held}
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all draws are kept in memory."""
+        held = [*self.labels.variables.values(), *self.stats.values()]
+        one = sum(math.prod(v.shape) * v.dtype.itemsize for v in held)
+        return self.store is None or one * self.settings.chains * self.settings.draws < MEMORY_BYTES
+
+    def open_store(self, path: Any) -> None:  # noqa: ANN401
+        """Create the folder that the run is written to."""
+        variables = {
+            group: {safe_name(n): v for n, v in held.items()}
+            for group, held in self.group_variables().items()
+        }
+        constants = {}
+        if self.labels.observed:
+            constants["observed_data"] = {
+                safe_name(n): pair for n, pair in self.labels.observed.items()
+            }
+        attrs = group_attrs(self.seconds, self.settings)
+        self.store = Store.create(
+            path,
+            chains=self.settings.chains,
+            groups=variables,
+            coords=self.labels.coords,
+            constants=constants,
+            attrs=attrs,
+            group_attrs={name: attrs for name in (*variables, *constants)},
+            chain_block=self.settings.chains,
+        )
+
+    def add(self, chain: int, tick: int, blocks: tuple[Block, Block]) -> None:
+        """Take a block of values and statistics that begins at `tick`, its first chain `chain`."""
+        warm = tick < self.settings.warmup
+        if warm and not self.settings.keep_warmup:
+            return
+        start = tick if warm else tick - self.settings.warmup
+        for name, block in zip(("posterior", "sample_stats"), blocks, strict=True):
+            group = f"warmup_{name}" if warm else name
+            if group not in self._groups:
+                continue
+            if self.in_memory:
+                self._groups[group].add(chain, block)
+            if self.store is not None:
+                self._pending[group, start].append(block)
+
+    def posterior(self) -> Block:
+        """Return the draws so far, (chain, draw, ...)."""
+        if self.in_memory:
+            return self._groups["posterior"].joined()
+        tree = self._stored_tree()["posterior"].to_dataset()
+        return {n: np.asarray(tree[safe_name(n)].values) for n in self.labels.variables}
+
+    def commit(self, engine: Engine) -> None:
+        """Write what is new to the store and make it visible in one instant."""
+        if self.store is None:
+            return
+        for (group, start), parts in self._pending.items():
+            data = {safe_name(n): np.concatenate([p[n] for p in parts]) for n in parts[0]}
+            self.store.append(group, start, slice(0, self.settings.chains), data)
+        self.checkpoint(engine)
+        self.store.commit(self.lengths(), self._state, sampler_attrs=self._state_attrs)
+        self._pending.clear()
+
+    def lengths(self) -> dict[str, int]:
+        """Return the draws that each group has by now."""
+        warm = min(self.tick, self.settings.warmup)
+        drawn = max(0, self.tick - self.settings.warmup)
+        groups = self.group_variables()
+        return {name: warm if name.startswith("warmup_") else drawn for name in groups}
+
+    def checkpoint(self, engine: Engine) -> None:
+        """Take down all that is needed to go on."""
+        names = engine.leaf_names()
+        self._state = dict(zip(names, engine.arrays(), strict=True))
+        self._state["key"] = np.array(jax.random.key_data(engine.task.key))
+        self._state["anchor"] = self.anchor
+        settings = self.settings
+        self._state_attrs = {
+            "schema": SCHEMA,
+            "tick": self.tick,
+            "draws": settings.draws,
+            "warmup": settings.warmup,
+            "chains": settings.chains,
+            "thin": settings.thin,
+            "keep_warmup": int(settings.keep_warmup),
+            "until": json.dumps(_until(settings)),
+            "finished": int(self.finished),
+            "interrupted": int(self.interrupted),
+            "kernel": json.dumps(describe_kernel(engine.task.kernel)),
+            "tunes": json.dumps(
+                {
+                    "step": getattr(engine.task.original, "tunes_step", False),
+                    "metric": engine.plan.records,
+                    "setting": _setting(engine.task.original),
+                }
+            ),
+            "layout": "chain by chain" if engine.batch is None else "batch",
+            "stats": json.dumps(list(engine.stats)),
+            "dim": engine.task.dim,
+            "dtype": str(np.dtype(engine.task.dtype)),
+            "key_impl": str(jax.random.key_impl(engine.task.key)),
+            "restarts": json.dumps(self.restarts),
+            "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),
+        }
+
+    def settle(self) -> None:
+        """Mark the run as complete."""
+        self.finished = True
+
+    def close(self, engine: Engine) -> None:
+        """Take the last checkpoint and bring the store up to date."""
+        self.checkpoint(engine)
+        if self.store is not None:
+            attrs = group_attrs(self.seconds, self.settings)
+            self.store.commit(
+                self.lengths(), self._state, sampler_attrs=self._state_attrs, attrs=attrs
+            )
+            self.store.close()
+
+    def _stored_tree(self) -> "xr.DataTree":
+        import xarray as xr
+
+        assert self.store is not None
+        return xr.open_datatree(self.store.path, engine="zarr")
+
+    def tree(self) -> "xr.DataTree":
+        """Return the run as a DataTree, from memory or, when large, from its store."""
+        return self.memory_tree() if self.in_memory else self._stored_tree()
+
+    def memory_tree(self) -> "xr.DataTree":
+        """Return what is in memory as a DataTree."""
+        groups = {}
+        for name, held in self.group_variables().items():
+            block = self._groups[name].joined()
+            empty = {
+                n: np.zeros((self.settings.chains, 0, *v.shape), v.dtype) for n, v in held.items()
+            }
+            groups[name] = block or empty
+        return build_tree(
+            groups,
+            self.labels,
+            sampler=self._state,
+            sampler_attrs=self._state_attrs,
+            attrs=group_attrs(self.seconds, self.settings),
+        )
+
+    def preload(self, blocks: dict[str, Block], parts: int) -> None:
+        """Put in the draws that a resumed run already has, cut as its engine will go on."""
+        for group, block in blocks.items():
+            if not block or not next(iter(block.values())).shape[1]:
+                continue
+            each = self.settings.chains // parts
+            for chain in range(0, self.settings.chains, each):
+                self._groups[group].add(chain, {n: a[chain : chain + each] for n, a in block.items()})
+
+
+def _until(settings: Settings) -> dict[str, float] | None:
+    rule = settings.until
+    return None if rule is None else {"rhat": rule.rhat, "ess": rule.ess}
+
+
+def _setting(kernel: Any) -> str | None:  # noqa: ANN401
+    metric = getattr(kernel, "metric", None)
+    return metric if isinstance(metric, str) else None

@@ -1,0 +1,141 @@
+"""Starts: the user's, checked; and the rescue of chains lost in a hopeless region."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from samplekit.core.errors import TargetError
+from samplekit.core.protocols import DensityTarget
+from samplekit.targets.space import make_space
+
+# A chain is lost when it moved less than this part of the distance between the other chains
+# between two looks, while its energy is far above theirs.
+HARDLY_MOVED = 1e-3
+FAR_ABOVE = 25.0
+
+
+def ensure_space(target: Any, init: Any) -> Any:  # noqa: ANN401
+    """Return the target's space; a target without one takes its shape from `init`."""
+    space = getattr(target, "space", None)
+    if space is not None:
+        return space
+    if init is None:
+        raise TargetError(
+            f"{type(target).__name__} does not say what its positions look like. Give it a `space` "
+            "(as sk.from_log_density does) or pass init= with one start per chain."
+        )
+    return make_space(like=jax.tree.map(lambda a: np.asarray(a)[0], init))
+
+
+def flat_starts(target: Any, space: Any, init: Any, chains: int) -> np.ndarray | None:  # noqa: ANN401
+    """Return the user's starts as flat unconstrained vectors (chain, dim); None for our own.
+
+    `init` holds constrained values with a leading chain axis. Shape, dtype and finiteness are
+    checked here, before the sampler is compiled.
+    """
+    if init is None:
+        return None
+    if hasattr(target, "unconstrain"):
+        _check_arrays(init, chains)
+        flat = jax.jit(jax.vmap(lambda v: space.ravel(target.unconstrain(v))))(_floats(init))
+    else:
+        _check_structure(space, init, chains)
+        flat = jax.jit(jax.vmap(lambda v: space.ravel(space.from_support(v))))(_floats(init))
+    starts = np.asarray(flat)
+    bad = ~np.isfinite(starts).all(1)
+    if bad.any():
+        raise TargetError(
+            f"init= for chain {int(np.argmax(bad))} is not finite, or lies outside the support, at "
+            f"{_short(jax.tree.map(lambda a: np.asarray(a)[int(np.argmax(bad))], init))}. Start "
+            "inside the support."
+        )
+    _check_density(target, space, starts)
+    return starts
+
+
+def _floats(init: Any) -> Any:  # noqa: ANN401
+    return jax.tree.map(jnp.asarray, init)
+
+
+def _check_arrays(init: Any, chains: int) -> None:  # noqa: ANN401
+    for path, leaf in jax.tree_util.tree_leaves_with_path(init):
+        name = jax.tree_util.keystr(path) or "init"
+        array = np.asarray(leaf)
+        if array.dtype.kind != "f":
+            raise TargetError(
+                f"init= has dtype {array.dtype} at {name}, but positions are floating numbers. "
+                "Convert it with .astype(float)."
+            )
+        if array.ndim < 1 or array.shape[0] != chains:
+            raise TargetError(
+                f"init= has shape {list(array.shape)} at {name}, but chains={chains}: the first "
+                "axis holds one start per chain. Stack one start for each."
+            )
+
+
+def _check_structure(space: Any, init: Any, chains: int) -> None:  # noqa: ANN401
+    if jax.tree.structure(init) != space.treedef:
+        raise TargetError(
+            f"init= is structured as {jax.tree.structure(init)}, but a position is "
+            f"{space.treedef}. Give the same pytree, each array with a leading chain axis."
+        )
+    discrete = any(leaf.dtype is not None for leaf in space.leaves)
+    if not discrete:
+        _check_arrays(init, chains)
+    example = jax.eval_shape(
+        lambda v: space.to_support(space.unravel(v))[0],
+        jax.ShapeDtypeStruct((space.size,), jnp.result_type(float)),
+    )
+    for leaf, want, got in zip(
+        space.leaves, jax.tree.leaves(example), jax.tree.leaves(init), strict=True
+    ):
+        if np.shape(got) != (chains, *want.shape):
+            raise TargetError(
+                f"init= has shape {list(np.shape(got))} for {leaf.name!r}; with chains={chains} it "
+                f"must be {[chains, *want.shape]}: one start per chain in front."
+            )
+
+
+def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:  # noqa: ANN401
+    """Refuse starts where the target is not finite: which chain, which value."""
+    if isinstance(target, DensityTarget):
+        what, fn = "log density", target.log_density
+    else:
+        what, fn = "score", target.score
+    values = jax.jit(jax.vmap(lambda v: fn(space.unravel(v))))(jnp.asarray(starts))
+    rows = np.concatenate(
+        [np.asarray(a).reshape(len(starts), -1) for a in jax.tree.leaves(values)], axis=1
+    )
+    bad = ~np.isfinite(rows).all(1)
+    if bad.any():
+        chain = int(np.argmax(bad))
+        value = rows[chain][~np.isfinite(rows[chain])][0]
+        raise TargetError(
+            f"The {what} is {value} at the start of chain {chain}, x = {_short(starts[chain])} "
+            "(unconstrained). A chain cannot leave such a place. Choose another init= for it, or "
+            "leave init= out: samplekit then looks for finite starts."
+        )
+
+
+def _short(value: Any) -> str:  # noqa: ANN401
+    text = np.array2string(np.asarray(value), threshold=8, precision=4) if hasattr(
+        value, "shape"
+    ) else str(value)
+    return text if len(text) < 200 else text[:200] + "…"
+
+
+def lost_chains(
+    before: np.ndarray, now: np.ndarray, log_density: np.ndarray | None
+) -> list[int]:
+    """Return the chains that hardly moved and whose energy is far above that of the better half."""
+    if log_density is None or len(now) < 2:
+        return []
+    lp = np.where(np.isnan(log_density), -np.inf, log_density)
+    better = lp >= np.median(lp)
+    spread = np.maximum(now[better].std(0), 1e-3 * np.abs(now[better]).mean(0))
+    stuck = ~np.any(np.abs(now - before) > HARDLY_MOVED * spread, axis=1)
+    worst = lp[better].min()
+    gap = FAR_ABOVE + now.shape[1] + 3 * (lp[better].max() - worst)
+    return [int(c) for c in np.flatnonzero(stuck & (lp < worst - gap))]
