@@ -96,7 +96,13 @@ class Base:
             changes["metric"] = initial_metric(setting, dim, dtype)
         if hasattr(self, "step_size"):
             step = getattr(self, "step_size")  # noqa: B009
-            changes["step_size"] = np.asarray(self.first_step(dim) if step is None else step, dtype)
+            given = np.asarray(self.first_step(dim) if step is None else step)
+            if given.shape != () or given.dtype.kind not in "fiu":
+                raise KernelError(
+                    f"{type(self).__name__}(step_size={step!r}) needs one number. Where coordinates "
+                    "have different scales, metric= takes their variances."
+                )
+            changes["step_size"] = given.astype(dtype)
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
     def first_step(self, dim: int) -> float:
@@ -207,7 +213,8 @@ def check_acceptance(value: float | None, kernel: object) -> None:
 
 def metric_of(kernel: Any) -> Metric:  # noqa: ANN401
     """Return the kernel's metric; one not prepared by the loop moves in the target's own units."""
-    return Identity() if isinstance(kernel.metric, str) else kernel.metric
+    open_setting = kernel.metric is None or isinstance(kernel.metric, str)
+    return Identity() if open_setting else kernel.metric
 
 
 @contextlib.contextmanager

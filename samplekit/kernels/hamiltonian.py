@@ -110,12 +110,10 @@ class HMC(NoiseKernel):
         """Move the turn time towards its quantile: Robbins and Monro on its logarithm."""
         if self.leapfrogs:
             return self
-        gain = 2.0 * (10.0 + count) ** -0.6
         below = stats["_turned_at"] <= self.turn_time
         drift = jnp.mean(QUANTILE - below.astype(self.turn_time.dtype))
-        return dataclasses.replace(
-            self, turn_time=self.turn_time * jnp.exp(gain.astype(drift.dtype) * drift)
-        )
+        gain = 2.0 * (10.0 + count.astype(drift.dtype)) ** -0.6
+        return dataclasses.replace(self, turn_time=self.turn_time * jnp.exp(gain * drift))
 
     def init(self, key: Array, x: Position, target: DensityTarget, /) -> GradientState:
         """Evaluate the start."""

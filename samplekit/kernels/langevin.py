@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from samplekit.core.errors import KernelError
 from samplekit.core.protocols import DensityTarget, Position, ScoreTarget, Stats
 from samplekit.core.pytree import pytree, static
 from samplekit.kernels.base import (
@@ -63,6 +64,14 @@ class Langevin(NoiseKernel):
     def exact(self) -> bool:
         """Unadjusted: biased by O(η²)."""
         return False
+
+    def first_step(self, dim: int) -> float:
+        """Refuse to guess."""
+        del dim
+        raise KernelError(
+            "Langevin has no step_size, and nothing to tune one by: it never rejects. Give one, for "
+            "instance a tenth of the target's smallest scale, or use sk.MALA(), which tunes itself."
+        )
 
     def init(self, key: Array, x: Position, target: ScoreTarget, /) -> ScoreState:
         """Evaluate the start."""

@@ -116,8 +116,8 @@ class MCLMC(Base):
             return self
         excess = stats["_energy_excess"]
         signal = jnp.mean(jnp.clip(1.0 - excess, -5.0, 1.0))
-        gain = (10.0 + count) ** -0.6
-        step = self.step_size * jnp.exp(gain.astype(signal.dtype) * signal)
+        gain = (10.0 + count.astype(signal.dtype)) ** -0.6
+        step = self.step_size * jnp.exp(gain * signal)
         return dataclasses.replace(self, step_size=step.astype(self.step_size.dtype))
 
     def step(

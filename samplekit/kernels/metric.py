@@ -174,8 +174,9 @@ def dense_from_covariance(covariance: np.ndarray, dtype: Any) -> Dense:  # noqa:
     """Return the dense metric with A Aᵀ = covariance, scaled to unit diagonal first."""
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
         raise KernelError("metric= is not symmetric, so it is no covariance matrix.")
-    scale = np.sqrt(np.diag(covariance))
-    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0))
+    divisor = np.outer(scale, scale) if scale.all() else np.ones_like(covariance)
+    values, vectors = np.linalg.eigh(covariance / divisor)
     if not (np.all(np.isfinite(values)) and values.min() > 0):
         raise KernelError(
             "metric= is not positive definite, so it is no covariance matrix. Check its entries, "

@@ -1,5 +1,6 @@
 """`sample`, `resume` and `kernel_of`: the doors of the loop."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,17 @@ from samplekit.core.errors import StoreError
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
-from samplekit.sampling.loop import Loop
-from samplekit.sampling.program import Spaced, View
+from samplekit.sampling.loop import Loop, hold_ctrl_c
+from samplekit.sampling.program import View, with_space
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
-from samplekit.sampling.settings import check_fit, default_kernel, make_key, make_settings
+from samplekit.sampling.settings import (
+    check_devices,
+    check_fit,
+    default_kernel,
+    make_key,
+    make_settings,
+)
 from samplekit.sampling.starts import ensure_space, flat_starts
 from samplekit.sampling.stop import Converged
 
@@ -84,11 +91,12 @@ def sample(
     )
     kernel = default_kernel(target) if kernel is None else kernel
     check_fit(target, kernel)
+    check_devices(devices)
     key = make_key(seed)
     if cache:
         use_cache()
     space = ensure_space(target, init)
-    target = _with_space(target, space)
+    target = with_space(target, space)
     starts = flat_starts(target, space, init, settings.chains)
     dtype = jnp.result_type(float) if starts is None else starts.dtype
     dim = space.size
@@ -97,18 +105,13 @@ def sample(
     task = Task(view, prepared, kernel, settings, key, stats, dim, np.dtype(dtype), devices)
     engine = Engine(task)
     record = Record(settings, label(target, engine.shown), engine.stats)
+    record.start_at(starts, engine)
     if store is not None:
         record.open_store(store)
-    return _drive(engine, record, starts=starts, progress=progress, fresh=True)
+    return _drive(engine, record, progress=progress)
 
 
-def _with_space(target: Any, space: Any) -> Any:  # noqa: ANN401
-    return target if getattr(target, "space", None) is not None else Spaced(target, space)
-
-
-def _drive(
-    engine: Engine, record: Record, *, starts: Any, progress: bool, fresh: bool  # noqa: ANN401
-) -> "xr.DataTree":
+def _drive(engine: Engine, record: Record, *, progress: bool) -> "xr.DataTree":
     """Run the loop from where the record stands to its end."""
     settings = engine.task.settings
     steps = settings.step_at(settings.ticks)
@@ -116,17 +119,19 @@ def _drive(
         steps, settings.warmup, settings.chains, enabled=progress, thin=settings.thin
     )
     loop = Loop(engine, record, bar)
-    try:
-        with bar:
-            if fresh:
-                loop.begin(starts)
-            loop.run()
-        record.close(engine)
-    except StoreError as error:
-        record.checkpoint(engine)
-        error.run = record.memory_tree()
-        raise
-    return record.tree()
+    with contextlib.ExitStack() as stack:
+        try:
+            with bar:
+                if not engine.started:
+                    loop.begin(record.anchor if record.given else None)
+                asked = stack.enter_context(hold_ctrl_c())
+                loop.run(asked)
+            record.close(engine)
+        except StoreError as error:
+            record.checkpoint(engine)
+            error.run = record.memory_tree()
+            raise
+        return record.tree()
 
 
 def resume(
@@ -164,9 +169,10 @@ def resume(
     """
     from samplekit.sampling.checkpoint import reopen
 
+    check_devices(devices)
     use_cache()
     engine, record = reopen(run_or_path, target, draws=draws, kernel=kernel, devices=devices)
-    return _drive(engine, record, starts=None, progress=progress, fresh=record.tick == 0)
+    return _drive(engine, record, progress=progress)
 
 
 def kernel_of(run: Any) -> Any:  # noqa: ANN401

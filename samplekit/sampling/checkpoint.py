@@ -12,7 +12,7 @@ from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
-from samplekit.sampling.program import Spaced, View
+from samplekit.sampling.program import View, with_space
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
 from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
@@ -49,10 +49,9 @@ def reopen(
     original, prepared = _rebuild_kernel(kernel, attrs)
     check_fit(target, original)
     settings = _settings(attrs, draws)
-    init = None if getattr(target, "space", None) is not None else _first_position(arrays)
+    init = None if getattr(target, "space", None) is not None else _like_run(tree)
     space = ensure_space(target, init)
-    if getattr(target, "space", None) is None:
-        target = Spaced(target, space)
+    target = with_space(target, space)
     if space.size != attrs["dim"]:
         raise ResumeError(
             f"The run has {attrs['dim']} coordinates, this target {space.size}. Resume with the "
@@ -65,13 +64,14 @@ def reopen(
     key = jax.random.wrap_key_data(arrays["key"], impl=attrs["key_impl"])
     task = Task(view, prepared, original, settings, key, stats, space.size, dtype, devices)
     engine = Engine(task)
-    _restore(engine, arrays, attrs)
-    _check_target(engine)
+    _restore(engine, arrays, attrs, compare=kernel is not None)
+    if engine.started:
+        _check_target(engine)
     record = Record(settings, label(target, engine.shown), engine.stats)
     _check_variables(record, tree)
     record.tick = int(attrs["tick"])
     record.restarts = list(attrs["restarts"])
-    record.anchor = arrays["anchor"]
+    record.anchor, record.given = arrays["anchor"], bool(attrs["given"])
     record.seconds.update(attrs["seconds"])
     record.finished = bool(attrs["finished"]) and draws is None
     record.store = store
@@ -145,8 +145,26 @@ def _settings(attrs: dict[str, Any], more: int | None) -> Any:  # noqa: ANN401
     )
 
 
-def _first_position(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    return arrays["state.position"]
+def _like_run(tree: "xr.DataTree") -> Any:  # noqa: ANN401
+    """Return positions as the run shows them: an array, or dicts in dicts by the dots in names."""
+    data = tree["posterior"].to_dataset()
+    shapes = {str(n): (v.shape[:1] + v.shape[2:], v.dtype) for n, v in data.data_vars.items()}
+    arrays = {n: np.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()}
+    if set(arrays) == {"x"}:
+        return arrays["x"]
+    nested: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *folders, last = name.split(".")
+        inner = nested
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = array
+    if any(part.isdigit() for name in arrays for part in name.split(".")):
+        raise ResumeError(
+            f"The run's variables {sorted(arrays)} do not tell whether its positions are tuples or "
+            "lists. Give the target a `space`, as sk.from_log_density(..., like=...) does."
+        )
+    return nested
 
 
 def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:  # noqa: ANN401
@@ -161,6 +179,13 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:  # no
                 raise ResumeError(
                     f"The run was made with kernel {part} {stored[part]!r}, now given is "
                     f"{now[part]!r}. Resume with the same kernel, or leave kernel= out."
+                )
+        for what, was in (("step", tunes["step"]), ("metric", tunes["metric"])):
+            if getattr(given, f"tunes_{what}", False) != was:
+                words = {True: "tuned", False: "given"}
+                raise ResumeError(
+                    f"The run's {what}{' size' * (what == 'step')} was {words[was]}, in this kernel "
+                    f"it is {words[not was]}. Resume with the same kernel, or leave kernel= out."
                 )
         return given, prepared
     cls = _kernel_class(stored["name"])
@@ -195,7 +220,10 @@ def _kernel_class(name: str) -> type:
     return cls
 
 
-def _restore(engine: Engine, arrays: dict[str, np.ndarray], attrs: dict[str, Any]) -> None:
+def _restore(
+    engine: Engine, arrays: dict[str, np.ndarray], attrs: dict[str, Any], *, compare: bool
+) -> None:
+    """Put the stored state into the engine; `compare` its kernel, where given, with the run's."""
     layout = "chain by chain" if engine.batch is None else "batch"
     names = engine.leaf_names()
     missing = [n for n in names if n not in arrays]
@@ -212,7 +240,30 @@ def _restore(engine: Engine, arrays: dict[str, np.ndarray], attrs: dict[str, Any
                 f"The run's {name} is {new.dtype}{list(new.shape)}, here it would be "
                 f"{old.dtype}{list(old.shape)}. Resume with the same target, kernel and dtype."
             )
+        if compare and not _learned(name, attrs) and not np.array_equal(old, new):
+            raise ResumeError(
+                f"The run was made with a kernel whose {name.removeprefix('kernel.')} is "
+                f"{_short(new)}, now given is {_short(old)}. Resume with the same kernel, or leave "
+                "kernel= out."
+            )
     engine.restore([arrays[n] for n in names])
+
+
+def _learned(name: str, attrs: dict[str, Any]) -> bool:
+    """Tell whether a leaf of the state may differ from the kernel that the user gave."""
+    tunes = attrs["tunes"]
+    if not name.startswith("kernel."):
+        return True
+    if name == "kernel.step_size":
+        return tunes["step"]
+    if name.startswith("kernel.metric."):
+        return tunes["metric"]
+    return name in ("kernel.turn_time", "kernel.learning")  # warm-up times HMC's trajectories
+
+
+def _short(values: np.ndarray) -> str:
+    flat = values.ravel()  # chains have equal numbers: one is enough
+    return str(flat[0]) if flat.size and np.all(flat == flat[0]) else np.array2string(values)
 
 
 def _check_target(engine: Engine) -> None:
@@ -227,7 +278,8 @@ def _check_target(engine: Engine) -> None:
         what, stored, fn = "score", np.asarray(state.score), target.score
     else:
         return
-    now = np.asarray(jax.jit(jax.vmap(fn))(state.position))
+    each = jax.vmap(fn) if engine.batch else lambda x: jax.lax.map(fn, x)
+    now = np.asarray(jax.jit(each)(state.position))
     size = np.maximum(1.0, np.abs(stored))
     error = np.abs(now - stored) / size
     if not np.all(error <= SAME_TARGET.get(dtype, 2e-3)):

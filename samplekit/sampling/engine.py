@@ -88,7 +88,13 @@ class Task:
 
 def _with_dtypes(kernel: Any) -> Any:  # noqa: ANN401
     """Return the kernel's shapes as the program will see them, for the same trace."""
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype), kernel)
+    arrays = jax.tree.map(_own_copy, kernel)
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
+
+
+def _own_copy(leaf: Any) -> np.ndarray:  # noqa: ANN401
+    """Return a copy of the type that JAX will give it: a Python float becomes float32."""
+    return np.array(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
 
 
 class Engine:
@@ -135,12 +141,16 @@ class Engine:
             self.task.kernel, self.state_shape, self.batch, metric=self.plan.records
         )
         # The program reuses the memory of its carry: never hand it the user's own arrays.
-        kernel = jax.tree.map(np.array, self.task.kernel)
+        kernel = jax.tree.map(_own_copy, self.task.kernel)
         return Carry(state, kernel, tuning, np.zeros(lead, bool))
 
     def begin(self, part: int, starts: np.ndarray | None, attempts: np.ndarray) -> np.ndarray:
-        """Start the chains of a part whose attempt number is not negative; say which succeeded."""
+        """Start the chains of a part whose attempt number is not negative; say which succeeded.
+
+        A chain that is started again, in vain, stays where it was.
+        """
         mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
+        before = self.carries[part]
         if self.batch is None and attempts[part] > 0:
             self.carries[part] = self._blank()
         given = starts is not None
@@ -155,8 +165,15 @@ class Engine:
             attempt=np.maximum(attempts[mine], 0).astype(np.int32),
         )
         carry, _, _ = advance(self.plan, self.task.view, self._placed(part), job)
-        self.carries[part] = carry
-        return np.atleast_1d(np.array(carry.started))
+        fine = np.atleast_1d(np.array(carry.started))
+        failed = self.batch is None and attempts[part] > 0 and not fine.all()
+        self.carries[part] = before if failed else carry
+        return fine
+
+    @property
+    def started(self) -> bool:
+        """Whether every chain has its start."""
+        return all(bool(np.all(c.started)) for c in self.carries)
 
     def _job(self, part: int, *, tick: int, draws: int) -> Job:
         settings, warm = self.task.settings, tick < self.task.settings.warmup
@@ -262,13 +279,15 @@ class Engine:
             for path, _ in paths
         ]
 
-    def positions(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return where all chains are (chain, dim) and their log densities, if known."""
+    def positions(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """Return where all chains are (chain, dim), their log densities and scores, if known."""
         states = [jax.tree.map(np.array, c.state) for c in self.carries]
-        if self.batch is None:
-            state = jax.tree.map(lambda *a: np.stack(a), *states)
-        else:
-            state = states[0]
+        state = jax.tree.map(lambda *a: np.stack(a), *states) if self.batch is None else states[0]
         count = self.task.settings.chains
-        leaves = [np.reshape(a, (count, -1)) for a in jax.tree.leaves(state.position)]
-        return np.concatenate(leaves, axis=1), getattr(state, "log_density", None)
+
+        def flat(tree: Any) -> np.ndarray | None:  # noqa: ANN401
+            leaves = [np.reshape(a, (count, -1)) for a in jax.tree.leaves(tree)]
+            return np.concatenate(leaves, axis=1) if leaves else None
+
+        score = flat(getattr(state, "score", None))
+        return flat(state.position), getattr(state, "log_density", None), score  # pyright: ignore

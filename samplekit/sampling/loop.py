@@ -7,8 +7,11 @@ lost chains. Draws depend on ticks only, never on how rounds were cut.
 """
 
 import concurrent.futures as futures
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,11 @@ import numpy as np
 from samplekit.core.errors import TargetError
 from samplekit.sampling import convergence
 from samplekit.sampling.engine import Block, Engine, cores
+from samplekit.sampling.program import MOST_STARTS
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.starts import lost_chains
+from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
@@ -58,33 +63,41 @@ class Loop:
         """Compile, and start every chain at a finite place."""
         self.progress.phase("compiling")
         since = time.perf_counter()
-        with futures.ThreadPoolExecutor(1) as pool:
+        with make_pool(1) as pool:
             attempts = np.zeros(self.settings.chains, int)
             for part in self.engine.parts:
                 fine = pool.submit(self.engine.begin, part, starts, attempts).result()
                 if not fine.all():
-                    self._no_start(part + int(np.argmin(fine)))
+                    self._no_start(part + int(np.argmin(fine)), given=starts is not None)
         self.record.seconds["compiling"] = time.perf_counter() - since
         self.record.anchor = self.engine.positions()[0]
 
-    def _no_start(self, chain: int) -> None:
-        x, log_density = self.engine.positions()
-        value = "" if log_density is None else f" (the last try gave {log_density[chain]})"
+    def _no_start(self, chain: int, *, given: bool) -> None:
+        x, log_density, score = self.engine.positions()
+        last = [] if log_density is None else [f"log density {log_density[chain]}"]
+        last += [] if score is None else [f"score {_short(score[chain])}"]
+        where = f"{' and '.join(last)} at x = {_short(x[chain])}"
+        if given:
+            raise TargetError(
+                f"The start of chain {chain} cannot be used: {where} (unconstrained), and not all "
+                "of that is finite. Choose another init= for it, or leave init= out."
+            )
         raise TargetError(
-            f"No start with finite log density and score was found for chain {chain} in 100 tries, "
-            f"uniform on ±2 in unconstrained space{value}, the last at x = "
-            f"{np.array2string(x[chain], threshold=8, precision=4)}. Give starts with init=, or "
-            "check the target for NaN: a log of a negative number, a missing support=."
+            f"No start with finite log density and score was found for chain {chain} in "
+            f"{MOST_STARTS} tries, uniform on ±2 in unconstrained space; the last try gave {where}. "
+            "Give starts with init=, or check the target for NaN: a log of a negative number, a "
+            "missing support=."
         )
 
-    def run(self) -> None:
-        """Advance to the end, the stop rule or Ctrl-C; whatever happens, the record is whole."""
+    def run(self, asked: threading.Event) -> None:
+        """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
+        self.progress.update(float(self.settings.step_at(self.tick)))
         workers = min(len(self.engine.parts), cores())
-        with futures.ThreadPoolExecutor(workers) as pool:
+        with make_pool(workers) as pool:
             while self.tick < self.settings.ticks and not self.record.finished:
                 interrupted = self._round(pool)
-                if interrupted:
-                    self.record.interrupted = True
+                if (interrupted or asked.is_set()) and self.tick < self.settings.ticks:
+                    self.record.interrupted = not self.record.finished
                     break
         if not self.record.interrupted:
             self.record.settle()
@@ -123,18 +136,18 @@ class Loop:
 
     def _rescue(self) -> None:
         """Restart chains that hardly moved since the last look, far above the others in energy."""
-        now, log_density = self.engine.positions()
+        now, log_density, _ = self.engine.positions()
         lost = lost_chains(self.record.anchor, now, log_density)
         if lost:
             attempts = np.full(self.settings.chains, -1)
             for chain in lost:
-                before = sum(r["chain"] == chain for r in self.record.restarts)
-                self.record.restarts.append({"chain": chain, "step": self.tick})
-                attempts[chain] = before + 1
+                attempts[chain] = 1 + sum(r["chain"] == chain for r in self.record.restarts)
             parts: Sequence[int] = lost if self.engine.batch is None else [0]
             for part in parts:
                 self.engine.begin(part, None, attempts)
-            now = self.engine.positions()[0]
+            before, now = now, self.engine.positions()[0]
+            moved = [c for c in lost if np.any(now[c] != before[c])]  # the others found no start
+            self.record.restarts += [{"chain": c, "step": self.tick} for c in moved]
         self.record.anchor = now
 
     def _watch(self, results: Sequence[list[tuple[int, Block, Block]]]) -> None:
@@ -151,13 +164,43 @@ class Loop:
             numbers["acceptance"] = float(np.mean([s["acceptance_rate"].mean() for s in stats]))
         if stats and "step_size" in stats[0]:
             numbers["step_size"] = float(np.mean([s["step_size"][:, -1].mean() for s in stats]))
+        last = self.tick == self.settings.ticks
         drawn = self.tick - self.settings.warmup
-        if drawn >= 20 and self.settings.chains > 1 and self.progress.wants_numbers():
+        if drawn >= 20 and self.settings.chains > 1 and self.progress.wants_numbers(last=last):
             since = time.perf_counter()
             worst = convergence.summarize(self.record.posterior())
-            numbers |= {"rhat": float(worst.rhat), "ess": float(min(worst.ess_bulk, worst.ess_tail))}
+            ess = np.minimum(worst.ess_bulk, worst.ess_tail)  # NaN stays NaN
+            numbers |= {"rhat": float(worst.rhat), "ess": float(ess)}
             self.progress.numbers_cost(time.perf_counter() - since)
         self.progress.update(done, **numbers)
+
+
+@contextlib.contextmanager
+def hold_ctrl_c() -> Iterator[threading.Event]:
+    """Let Ctrl-C ask for the end of the present round, so that no draw is lost.
+
+    A second one goes through, and so does one whose handler the user has chosen.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:  # noqa: ANN401
+        if asked.is_set():
+            signal.default_int_handler(number, frame)
+        asked.set()
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _short(values: np.ndarray) -> str:
+    return np.array2string(values, threshold=8, precision=4)
 
 
 def _wait(jobs: Sequence[futures.Future[Any]]) -> bool:

@@ -16,7 +16,7 @@ from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
 from samplekit.core.protocols import DensityTarget, Position, Scalar, Stats
-from samplekit.core.pytree import pytree, static
+from samplekit.core.pytree import is_array, pytree, static
 from samplekit.core.stats import combine
 from samplekit.kernels.base import NoiseKernel
 
@@ -75,10 +75,68 @@ class Spaced:
     space: Any = static()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """Offer what the target offers, no more: capabilities are types."""
+        """Offer what the target offers, no more."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.target, name)
+
+
+@pytree
+class SpacedDensity(Spaced):
+    """A density of the user's own class: capabilities are types, so it is a class of its own."""
+
+    def log_density(self, x: Position, /) -> Scalar:
+        """Return log p(x)."""
+        return self.target.log_density(x)
+
+    def score(self, x: Position, /) -> Position:
+        """Return ∇ log p(x)."""
+        return jax.grad(self.log_density)(x)
+
+
+@pytree
+class SpacedScore(Spaced):
+    """A score of the user's own class."""
+
+    def score(self, x: Position, /) -> Position:
+        """Return ∇ log p(x)."""
+        return self.target.score(x)
+
+
+class _Same:
+    """An object that is itself and nothing else, whatever its class says of equality."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@pytree
+class Opaque:
+    """An object that JAX does not know, taken as code."""
+
+    same: _Same = static()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Offer what the object offers."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.same.value, name)
+
+
+def with_space(target: Any, space: Any) -> Any:  # noqa: ANN401
+    """Return the target with a space; one that JAX does not know as a pytree becomes code."""
+    if getattr(target, "space", None) is not None:
+        return target
+    cls = SpacedDensity if isinstance(target, DensityTarget) else SpacedScore
+    leaves = jax.tree.leaves(target)
+    known = all(is_array(leaf) or isinstance(leaf, int | float | complex) for leaf in leaves)
+    return cls(target if known else Opaque(_Same(target)), space)
 
 
 @pytree
@@ -247,9 +305,12 @@ def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
     in_axes = (Carry(0, None, None, 0), axes)  # pyright: ignore
     state, fine = jax.vmap(functools.partial(_find_start, view), in_axes=in_axes)(carry, job)
 
+    # A chain that is started again, in vain, stays where it was.
+    taken = job.begin & (fine | ~carry.started)
+
     def pick(new: Array, old: Array) -> Array:
-        begin = job.begin.reshape((-1,) + (1,) * (new.ndim - 1))
-        return jnp.where(begin, new, old).astype(old.dtype)
+        chosen = taken.reshape((-1,) + (1,) * (new.ndim - 1))
+        return jnp.where(chosen, new, old).astype(old.dtype)
 
     state, started = jax.tree.map(pick, (state, fine), (carry.state, carry.started))
     return dataclasses.replace(carry, state=state, started=started)

@@ -12,6 +12,7 @@ from samplekit.sampling.engine import Block, Engine
 from samplekit.sampling.labels import Labels
 from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, safe_name
 from samplekit.sampling.settings import Settings, describe_kernel
+from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store, Variable
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Record:
         self.finished = self.interrupted = False
         self.restarts: list[dict[str, int]] = []
         self.seconds: dict[str, float] = collections.defaultdict(float)
+        # Where the chains were when lost ones were last looked for; at first, the starts if given.
         self.anchor = np.zeros((settings.chains, 0))
+        self.given = False
         self.store: Store | None = None
         self._groups = {name: Draws(settings.chains) for name in self.group_variables()}
         # Chains are cut at the same ticks: blocks of one group and start are one append.
@@ -52,6 +55,13 @@ class Record:
         held = [*self.labels.variables.values(), *self.stats.values()]
         one = sum(math.prod(v.shape) * v.dtype.itemsize for v in held)
         return self.store is None or one * self.settings.chains * self.settings.draws < MEMORY_BYTES
+
+    def start_at(self, starts: np.ndarray | None, engine: Engine) -> None:
+        """Take down the starts, so that even a run that has none of its steps can be resumed."""
+        shape = (self.settings.chains, engine.task.dim)
+        self.given = starts is not None
+        self.anchor = np.zeros(shape, engine.task.dtype) if starts is None else starts
+        self.checkpoint(engine)
 
     def open_store(self, path: Any) -> None:  # noqa: ANN401
         """Create the folder that the run is written to."""
@@ -74,6 +84,8 @@ class Record:
             attrs=attrs,
             group_attrs={name: attrs for name in (*variables, *constants)},
             chain_block=self.settings.chains,
+            state=self._state,
+            sampler_attrs=self._state_attrs,
         )
 
     def add(self, chain: int, tick: int, blocks: tuple[Block, Block]) -> None:
@@ -131,6 +143,7 @@ class Record:
             "chains": settings.chains,
             "thin": settings.thin,
             "keep_warmup": int(settings.keep_warmup),
+            "given": int(self.given),
             "until": json.dumps(_until(settings)),
             "finished": int(self.finished),
             "interrupted": int(self.interrupted),
@@ -204,7 +217,7 @@ class Record:
 
 def _until(settings: Settings) -> dict[str, float] | None:
     rule = settings.until
-    return None if rule is None else {"rhat": rule.rhat, "ess": rule.ess}
+    return {"rhat": rule.rhat, "ess": rule.ess} if isinstance(rule, Converged) else None
 
 
 def _setting(kernel: Any) -> str | None:  # noqa: ANN401

@@ -43,6 +43,12 @@ def make_settings(**given: Any) -> Settings:  # noqa: ANN401
             wanted = "a positive integer" if least else "zero or a positive integer"
             raise SettingsError(f"{name}={value!r} is not {wanted}.")
         given[name] = int(value)
+    # Keys are numbered by 32 bits; the last number belongs to the starts.
+    if given["warmup"] + given["draws"] * given["thin"] >= 2**32 - 1:
+        raise SettingsError(
+            f"draws={given['draws']} with thin={given['thin']} are more than 2³² steps a chain, for "
+            "which there are no random numbers. Take fewer, or more chains."
+        )
     until = given.get("until")
     if until is not None and not hasattr(until, "met"):
         raise SettingsError(
@@ -58,7 +64,8 @@ def make_settings(**given: Any) -> Settings:  # noqa: ANN401
 
 def make_key(seed: Any) -> jax.Array:  # noqa: ANN401
     """Return the JAX key of an integer seed or of a key."""
-    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if whole and -(2**63) <= seed < 2**63:
         return jax.random.key(int(seed))
     if isinstance(seed, jax.Array) and jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.shape != ():
@@ -66,7 +73,22 @@ def make_key(seed: Any) -> jax.Array:  # noqa: ANN401
         return seed
     if hasattr(seed, "shape") and seed.shape == (2,) and seed.dtype == np.uint32:
         return jax.random.wrap_key_data(seed)
-    raise SettingsError(f"seed={seed!r} is neither an integer nor a JAX key (jax.random.key(0)).")
+    raise SettingsError(
+        f"seed={seed!r} is neither an integer nor a JAX key. Give an integer of 64 bits or "
+        "jax.random.key(0)."
+    )
+
+
+def check_devices(devices: Any) -> None:  # noqa: ANN401
+    """Refuse what is no list of devices."""
+    if devices is None:
+        return
+    fine = isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) > 0
+    if not fine or not all(hasattr(d, "platform") for d in devices):
+        raise SettingsError(
+            f"devices={devices!r} is not a list of devices. Give some of jax.devices(), or None for "
+            "all of them."
+        )
 
 
 def check_fit(target: Any, kernel: Any) -> None:  # noqa: ANN401

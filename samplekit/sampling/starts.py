@@ -8,6 +8,7 @@ import numpy as np
 
 from samplekit.core.errors import TargetError
 from samplekit.core.protocols import DensityTarget
+from samplekit.sampling.engine import FEW_CHAINS
 from samplekit.targets.space import make_space
 
 # A chain is lost when it moved less than this part of the distance between the other chains
@@ -26,7 +27,39 @@ def ensure_space(target: Any, init: Any) -> Any:  # noqa: ANN401
             f"{type(target).__name__} does not say what its positions look like. Give it a `space` "
             "(as sk.from_log_density does) or pass init= with one start per chain."
         )
-    return make_space(like=jax.tree.map(lambda a: np.asarray(a)[0], init))
+    leaves = jax.tree.leaves(init)
+    if not leaves or any(np.size(a) == 0 or np.ndim(a) == 0 for a in leaves):
+        raise TargetError(
+            "init= has no chain axis: give an array, or a pytree of arrays, whose first axis holds "
+            "one start per chain."
+        )
+    space = make_space(like=jax.tree.map(lambda a: np.asarray(a)[0], init))
+    _check_output(target, space)
+    return space
+
+
+def _check_output(target: Any, space: Any) -> None:  # noqa: ANN401
+    """Refuse a target of the user's own whose values have another form than they must."""
+    flat = jax.ShapeDtypeStruct((space.size,), jnp.result_type(float))
+    example = jax.eval_shape(space.unravel, flat)
+    if isinstance(target, DensityTarget):
+        what, wanted, fn = "log density", [()], target.log_density
+    else:
+        what, fn = "score", target.score
+        wanted = [leaf.shape for leaf in space.leaves]
+    out = jax.eval_shape(lambda x: fn(x), example)
+    shapes = [a.shape for a in jax.tree.leaves(out)]
+    if shapes != wanted:
+        name = type(target).__name__
+        raise TargetError(
+            f"The {what} of {name} returns {_shapes(shapes)} for a position of "
+            f"{_shapes([leaf.shape for leaf in space.leaves])}. A log density is one number per "
+            "position, a score one per coordinate: reduce or reshape it."
+        )
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)
 
 
 def flat_starts(target: Any, space: Any, init: Any, chains: int) -> np.ndarray | None:  # noqa: ANN401
@@ -104,7 +137,14 @@ def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:  # noqa
         what, fn = "log density", target.log_density
     else:
         what, fn = "score", target.score
-    values = jax.jit(jax.vmap(lambda v: fn(space.unravel(v))))(jnp.asarray(starts))
+
+    def value(v: jax.Array) -> Any:  # noqa: ANN401
+        return fn(space.unravel(v))
+
+    # Few chains run one by one: a density that cannot be batched is then fine.
+    few = len(starts) <= FEW_CHAINS
+    each = (lambda x: jax.lax.map(value, x)) if few else jax.vmap(value)
+    values = jax.jit(each)(jnp.asarray(starts))
     rows = np.concatenate(
         [np.asarray(a).reshape(len(starts), -1) for a in jax.tree.leaves(values)], axis=1
     )

@@ -76,6 +76,8 @@ class Store:
         attrs: Mapping[str, Any] | None = None,
         group_attrs: Mapping[str, Mapping[str, Any]] | None = None,
         chain_block: int = 1,
+        state: Mapping[str, Any] | None = None,
+        sampler_attrs: Mapping[str, Any] | None = None,
         durable: bool = False,
     ) -> Self:
         """Make a store in a new or empty folder, which appears when it is complete.
@@ -89,6 +91,8 @@ class Store:
             unless they are labelled here, draws always.
         chain_block
             Chains that share a chunk file; append them together, or it is slow.
+        state, sampler_attrs
+            Of a first commit, without which there is nothing to resume from.
         durable
             Survive power loss as well: fsync whatever is written.
         """
@@ -117,6 +121,8 @@ class Store:
                 store._save_nodes()
                 own = store.sampler_attrs
                 store._publish(store.lengths, 1, attrs=store.attrs, sampler_attrs=own, state={})
+                if state:
+                    store.commit({}, state, sampler_attrs=sampler_attrs or {})
                 os.rename(draft, target)
                 if durable:
                     sync_path(str(target.parent))

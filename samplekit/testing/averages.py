@@ -59,7 +59,8 @@ def assert_mean(
             f"chains is needed. Reshape independent draws to ({MIN_CHAINS}, -1)."
         )
     values = values.reshape(*values.shape[:2], -1)
-    mean, error = values.mean(axis=(0, 1)), _mcse(values)
+    with np.errstate(invalid="ignore", over="ignore"):  # reported as undefined
+        mean, error = values.mean(axis=(0, 1)), _mcse(values)
     judge(mean, error, expected, resolves=resolves, false_fail=false_fail, name=name)
 
 
@@ -78,7 +79,8 @@ def judge(
     z = _z(false_fail / mean.size)
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.abs(mean - exact) / error
-        weak = (z + _z(MISSED)) * error / limit
+        blind = (z + _z(MISSED)) * error  # the largest error that could pass
+        weak = blind / limit
 
     def fail(which: np.intp, verdict: str, why: str) -> None:
         i = int(which)
@@ -105,7 +107,7 @@ def judge(
         fail(
             i,
             "is too uncertain to tell",
-            f"an error of {weak[i] * limit[i]:.3g} could pass, resolves {limit[i]:.3g}; {more}.",
+            f"an error of {blind[i]:.3g} could pass, resolves {limit[i]:.3g}; {more}.",
         )
 
 

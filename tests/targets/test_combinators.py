@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
@@ -180,6 +182,26 @@ def test_constrained_model_passes_its_labels_and_jacobian_on():
     assert float(hot.constrain(X)["y"][0]) == pytest.approx(float(jnp.exp(X)[0]))
 
 
+def test_tempered_numpyro_model():
+    """The prior of the constrained values is tempered, supports that move included."""
+
+    def model():
+        scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+        numpyro.sample("below", dist.Uniform(0.0, scale))
+
+    target = sk.from_numpyro(model)
+    hot = sk.tempered(target, 0.5)
+    for shift in (0.0, 1.0):
+        x = {"scale": jnp.array(0.3 + shift), "below": jnp.array(0.2)}
+        scale = target.constrain(x)["scale"]
+        prior = dist.Gamma(3.0, 2.0).log_prob(scale) - jnp.log(scale)
+        exact = float(0.5 * prior + target.log_jacobian(x))
+        assert float(hot.log_density(x)) == pytest.approx(exact, abs=1e-5)
+        gradient = jax.grad(hot.log_density)(x)
+        assert float(hot.score(x)["scale"]) == pytest.approx(float(gradient["scale"]), abs=1e-5)
+    assert hot.constrain(x).keys() == {"scale", "below"}
+
+
 # Smoothing ---------------------------------------------------------------------------------------
 
 
@@ -202,7 +224,7 @@ def test_smoothed_mixture_is_the_convolution(sigma):
         lambda: sk.targets.gaussian(2, [[2.0, 0.5], [0.5, 1.0]]),
         lambda: sk.targets.correlated(3, 0.9),
         lambda: sk.targets.grid(2),
-        lambda: sk.targets.mixture([1, 1], np.eye(2), covariances=[[[2, 1], [1, 2]], np.eye(2)]),
+        lambda: sk.targets.mixture([1, 1], np.eye(2), covariances=np.array([[[2, 1], [1, 2]]] * 2)),
     ],
 )
 def test_smoothing_adds_to_the_covariance(make):
@@ -234,7 +256,7 @@ def test_smoothed_family_is_its_member():
     ("make", "says"),
     [
         (lambda: sk.tempered(sk.targets.gaussian(1), -1.0), "inverse temperature"),
-        (lambda: sk.tempered(sk.targets.gaussian(1), [1.0, 2.0]), "inverse temperature"),
+        (lambda: sk.tempered(sk.targets.gaussian(1), np.ones(2)), "inverse temperature"),
         (lambda: sk.tempered(sk.targets.noised_mixture([1], [0.0]), 0.5), "family.at"),
         (lambda: sk.tempered(object(), 0.5), "neither a log density nor a score"),
         (lambda: sk.product(), "no target"),

@@ -1,0 +1,1 @@
+"""The measured programs: each runs in a process of its own."""

@@ -1,0 +1,85 @@
+"""NUTS with its program compiled: `python -m tests.bench.workers.warm CONTENDER TARGET`."""
+
+import sys
+
+import jax
+import numpy as np
+
+from tests.bench import targets
+from tests.bench.serve import serve
+
+WARMUP = DRAWS = 1000
+CHAINS = 4
+
+
+def samplekit(name):
+    import samplekit as sk
+
+    dim, log_density = targets.build(name)
+    target = sk.from_log_density(log_density, dim)
+
+    def sample(seed, *, keep_warmup=False):
+        return sk.sample(
+            target,
+            sk.NUTS(),
+            warmup=WARMUP,
+            draws=DRAWS,
+            chains=CHAINS,
+            seed=seed,
+            keep_warmup=keep_warmup,
+            cache=False,
+            progress=False,
+        )
+
+    sample(0)
+
+    def run(number):
+        tree = sample(number + 1)
+
+        def after():
+            longer = sample(number + 1, keep_warmup=True)  # the same draws, and those of warm-up
+            steps = [longer[g]["n_steps"] for g in ("warmup_sample_stats", "sample_stats")]
+            same = np.array_equal(longer["posterior"]["x"], tree["posterior"]["x"])
+            return {
+                "gradients": sum(int(s.sum()) for s in steps),
+                "same_draws": bool(same),
+                **targets.quality(tree["posterior"]["x"].values),
+            }
+
+        return after
+
+    return run, {}
+
+
+def blackjax(name):
+    import blackjax
+
+    dim, log_density = targets.build(name)
+
+    def chain(key, x):
+        first, second = jax.random.split(key)
+        adapt = blackjax.window_adaptation(blackjax.nuts, log_density)
+        (state, tuned), tuning = adapt.run(first, x, num_steps=WARMUP)
+        kernel = blackjax.nuts(log_density, **tuned)
+
+        def step(state, k):
+            state, info = kernel.step(k, state)
+            return state, (state.position, info.num_integration_steps)
+
+        _, (draws, steps) = jax.lax.scan(step, state, jax.random.split(second, DRAWS))
+        return draws, steps.sum() + tuning.info.num_integration_steps.sum()
+
+    begin = jax.numpy.asarray(targets.starts(dim, CHAINS))
+    program = jax.jit(lambda key: jax.vmap(chain)(jax.random.split(key, CHAINS), begin))
+    jax.block_until_ready(program(jax.random.key(0)))
+
+    def run(number):
+        draws, gradients = jax.device_get(program(jax.random.key(number + 1)))
+        return lambda: {"gradients": int(gradients.sum()), **targets.quality(draws)}
+
+    return run, {}
+
+
+if __name__ == "__main__":
+    contender = {"samplekit": samplekit, "blackjax": blackjax}[sys.argv[1]]
+    serve(lambda: contender(sys.argv[2]))
