@@ -55,7 +55,7 @@ def main():
         ax = figure.add_subplot(grid[1, i])
         run = sk.sample(target, kernel, draws=300 if args.quick else 4000, progress=False)
         contours(ax, target.log_density, box)
-        x = run["posterior"]["x"].values
+        x = run.posterior["x"].values
         flat = x.reshape(-1, 2)[:: max(1, x.size // 2 // 900)]
         ax.plot(flat[:, 0], flat[:, 1], ".", ms=2.6, color=VERMILION, alpha=0.6, mew=0)
         ax.set_title(title, loc="center", size=10, color=INK)

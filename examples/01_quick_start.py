@@ -19,10 +19,10 @@ def main():
     run = sk.sample(target, draws=100 if args.quick else 2000, seed=1)  # NUTS, tuned in warm-up
 
     print(az.summary(run))
-    print("divergences:", int(run["sample_stats"]["diverging"].sum()))
+    print("divergences:", int(run.sample_stats["diverging"].sum()))
     print("the tuned kernel:", sk.kernel_of(run))
 
-    x = run["posterior"]["x"].values
+    x = run.posterior["x"].values
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=[3, 2])
     contours(left, target.log_density, (-5, 5, -3, 3))
     scatter(left, x)

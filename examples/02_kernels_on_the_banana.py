@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _style import BLUE, PALE, contours, options, plt, save, scatter
+from matplotlib.patches import Patch
 
 import samplekit as sk
 from samplekit.sampling.convergence import summarize
@@ -48,9 +49,9 @@ def main():
     print(f"{'kernel':20}  mean of x[1]²   R-hat      ESS    ESS/s")
     for name, (kernel, draws) in KERNELS.items():
         run = sk.sample(target, kernel, draws=draws // (100 if args.quick else 1), progress=False)
-        x = runs[name] = run["posterior"]["x"].values
+        x = runs[name] = run.posterior["x"].values
         worst = summarize({"x": x})
-        rates[name] = worst.ess_bulk / json.loads(run["sampler"].attrs["seconds"])["sampling"]
+        rates[name] = worst.ess_bulk / json.loads(run.sampler.attrs["seconds"])["sampling"]
         exact = "" if getattr(kernel, "exact", True) else "  (not adjusted)"
         print(
             f"{name:20}  {np.mean(x[..., 1] ** 2):13.2f}  {worst.rhat:6.3f}"
@@ -76,7 +77,7 @@ def main():
     ax.set(title="Banana: effective draws a second", xlabel="bulk ESS per second of sampling")
     ax.set_xscale("log")
     ax.margins(x=0.15)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (BLUE, PALE)]
+    handles = [Patch(color=c) for c in (BLUE, PALE)]
     figure.legend(
         handles, ["exact", "exact only for small steps"], loc="outside lower center", ncols=2
     )

@@ -12,7 +12,7 @@ import samplekit as sk
 def second_moment(target, kernel, draws, seed):
     """Estimate E[x²] and its standard error from many independent chains."""
     run = sk.sample(target, kernel, draws=draws, warmup=500, chains=64, seed=seed, progress=False)
-    each = (run["posterior"]["x"].values.astype(float) ** 2).mean(axis=(1, 2))
+    each = (run.posterior["x"].values.astype(float) ** 2).mean(axis=(1, 2))
     return each.mean(), each.std(ddof=1) / np.sqrt(len(each))
 
 
@@ -41,8 +41,8 @@ def main():
     a, b = np.linalg.lstsq(terms, (ula[fine] - exact) / ula_error[fine])[0]
     curve = np.linspace(0, steps[fine][-1], 100)
     ax.plot(curve, exact + a * curve**2 + b * curve**4, color=PALE, label="aη² + bη⁴, fitted")
-    bars = {"fmt": "o", "color": VERMILION, "label": "Langevin"}
-    ax.errorbar(steps[fine], ula[fine], 3 * ula_error[fine], **bars)
+    good = steps[fine], ula[fine], 3 * ula_error[fine]
+    ax.errorbar(*good, fmt="o", color=VERMILION, label="Langevin")
     top = 1.15 * max(ula[fine])
     ax.plot(
         steps[~fine], np.full((~fine).sum(), top), "x", color=VERMILION, label="Langevin explodes"

@@ -41,7 +41,7 @@ def main():
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=[3, 2])
     place = np.arange(len(SCHOOLS))[::-1]
-    predicted = run["posterior_predictive"]["effect"].values.reshape(-1, len(SCHOOLS))
+    predicted = run.posterior_predictive["effect"].values.reshape(-1, len(SCHOOLS))
     low, quarter, three, high = np.quantile(predicted, [0.05, 0.25, 0.75, 0.95], axis=0)
     left.hlines(place, low, high, color=SKY, lw=2, label="replicated, 90 %")
     left.hlines(place, quarter, three, color=BLUE, lw=5, label="replicated, 50 %")
@@ -51,7 +51,7 @@ def main():
     left.set_ylim(-2.4, None)
     left.legend(ncols=3, loc="lower center", fontsize=9)
     for group, color in (("prior", ORANGE), ("posterior", BLUE)):
-        tau = run[group]["tau"].values.ravel()
+        tau = np.ravel(run[group]["tau"])
         bins = np.linspace(0, 25, 40)
         right.hist(tau[tau < 25], bins=bins, density=True, histtype="stepfilled", alpha=0.55,
                    color=color, label=group)  # fmt: skip

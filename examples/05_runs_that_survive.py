@@ -46,15 +46,15 @@ def main():
         print(f"killed; the store opens and has {found:,} of {draws:,} draws")
         run = sk.resume(store, target)
         straight = sk.sample(target, KERNEL, draws=draws, seed=3)
-        same = np.array_equal(run["posterior"]["x"], straight["posterior"]["x"])
+        same = np.array_equal(run.posterior["x"], straight.posterior["x"])
         print("resumed run equals an uninterrupted one, bit for bit:", same)
         assert same
 
     enough = sk.sample(target, KERNEL, draws=draws, seed=3, until=sk.Converged(ess=1000))
-    stopped = enough["posterior"].sizes["draw"]
+    stopped = enough.posterior.sizes["draw"]
     print(f"until=Converged(ess=1000): stopped after {stopped:,} draws of each chain")
 
-    x = run["posterior"]["x"].values
+    x = run.posterior["x"].values
     looks = np.unique(np.geomspace(50, min(draws, 4 * stopped), 25).astype(int))
     worst = [summarize({"x": x[:, :n]}) for n in looks]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8))

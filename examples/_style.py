@@ -9,11 +9,11 @@ from PIL import Image
 
 mpl.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
-from samplekit.demo import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, STYLE, VERMILION  # noqa: E402
-from samplekit.demo import contours as contours  # noqa: E402
-from samplekit.demo import scatter as scatter  # noqa: E402
+from samplekit.demo import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, STYLE, VERMILION
+from samplekit.demo import contours as contours
+from samplekit.demo import scatter as scatter
 
 COLORS = [BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, INK, PALE]
 plt.rcParams.update(STYLE)

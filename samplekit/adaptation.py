@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from samplekit.core.protocols import Stats
+from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base
 from samplekit.kernels.metric import Dense, Identity, LowRank, with_scale
@@ -40,19 +40,19 @@ class Tuning:
     """What warm-up carries along."""
 
     # every step: dual averaging of the log step size, and steps since the window began
-    log_step: Array
-    log_step_mean: Array
-    count: Array
-    error_mean: Array
-    shrink_to: Array
-    gamma: Array
+    log_step: Numbers
+    log_step_mean: Numbers
+    count: Numbers
+    error_mean: Numbers
+    shrink_to: Numbers
+    gamma: Numbers
     # every recorded step: a ring of draws and scores, and how many were written
-    draws: Array
-    scores: Array
-    recorded: Array
+    draws: Numbers
+    scores: Numbers
+    recorded: Numbers
 
 
-def windows(warmup: int, kernel: Any) -> list[int]:  # noqa: ANN401
+def windows(warmup: int, kernel: Any) -> list[int]:
     """Return the warm-up steps at which the metric is learned anew, then the last step."""
     if not getattr(kernel, "tunes_metric", False) or warmup < 20:
         return [warmup]
@@ -64,7 +64,7 @@ def ring_rows(dim: int, itemsize: int) -> int:
     return max(16, min(MOST_RECORDED, RECORD_BYTES // (2 * dim * itemsize)))
 
 
-def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -> Tuning:  # noqa: ANN401
+def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -> Tuning:
     """Return the tuning state before the first step, as NumPy arrays.
 
     `state` may hold shapes only. `chains` is the number of pooled chains, None for one.
@@ -78,21 +78,22 @@ def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -
         shape = (max(1, rows // pooled), pooled, x.size)
     scores = shape if score is not None else (0,)
     step = np.asarray(getattr(kernel, "step_size", 1.0), dtype)
-    return _restart_step_size(
-        Tuning(
-            *(np.zeros((), dtype) for _ in range(2)),
-            np.zeros((), np.int32),
-            *(np.zeros((), dtype) for _ in range(3)),
-            np.zeros(shape, dtype),
-            np.zeros(scores, dtype),
-            np.zeros((), np.int32),
-        ),
-        step,
-        first=True,
+    number, count = np.zeros((), dtype), np.zeros((), np.int32)
+    blank = Tuning(
+        log_step=number,
+        log_step_mean=number,
+        count=count,
+        error_mean=number,
+        shrink_to=number,
+        gamma=number,
+        draws=np.zeros(shape, dtype),
+        scores=np.zeros(scores, dtype),
+        recorded=count,
     )
+    return _restart_step_size(blank, step, first=True)
 
 
-def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401
+def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda p: ravel_pytree(p)[0], position)
 
 
@@ -115,7 +116,7 @@ def _restart_step_size(tuning: Tuning, step: np.ndarray, *, first: bool) -> Tuni
 
 def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tuple[Base, Tuning]:
     """Learn from one warm-up step, inside the compiled program."""
-    count = tuning.count + 1
+    count = jnp.asarray(tuning.count) + 1
     kernel = kernel.learn(stats, count)
     if goal is None:
         return kernel, dataclasses.replace(tuning, count=count)
@@ -126,14 +127,15 @@ def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tupl
 
     dtype = tuning.log_step.dtype
     rate = jnp.mean(jnp.nan_to_num(stats["acceptance_rate"])).astype(dtype)
-    state = DualAveragingAdaptationState(
-        tuning.log_step,
-        tuning.log_step_mean,
-        count.astype(dtype),  # BlackJAX counts from 1: the number of this update
-        tuning.error_mean,
-        tuning.shrink_to,
+    update: Any = dual_averaging_adaptation(goal, gamma=tuning.gamma)[1]  # pyright: ignore
+    state: Any = DualAveragingAdaptationState(
+        tuning.log_step,  # pyright: ignore
+        tuning.log_step_mean,  # pyright: ignore
+        count.astype(dtype),  # pyright: ignore # BlackJAX counts from 1: the number of this update
+        tuning.error_mean,  # pyright: ignore
+        tuning.shrink_to,  # pyright: ignore
     )
-    new = dual_averaging_adaptation(goal, gamma=tuning.gamma)[1](state, rate)
+    new = update(state, rate)
     tuning = dataclasses.replace(
         tuning,
         log_step=jnp.asarray(new.log_step_size, dtype),
@@ -145,11 +147,11 @@ def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tupl
     return dataclasses.replace(kernel, step_size=step), tuning  # pyright: ignore
 
 
-def record(tuning: Tuning, state: Any, pooled: int | None) -> Tuning:  # noqa: ANN401
+def record(tuning: Tuning, state: Any, pooled: int | None) -> Tuning:
     """Write the present draw and score into the ring of the window."""
-    row = tuning.recorded % tuning.draws.shape[0]
+    row = jnp.asarray(tuning.recorded) % tuning.draws.shape[0]
 
-    def vectors(tree: Any) -> Array:  # noqa: ANN401
+    def vectors(tree: Any) -> Array:
         if pooled is None:
             return ravel_pytree(tree)[0]
         some = jax.tree.map(lambda a: a[: tuning.draws.shape[1]], tree)
@@ -157,15 +159,20 @@ def record(tuning: Tuning, state: Any, pooled: int | None) -> Tuning:  # noqa: A
 
     scores = tuning.scores
     if scores.ndim > 1:
-        scores = scores.at[row].set(vectors(state.score).astype(scores.dtype))
-    draws = tuning.draws.at[row].set(vectors(state.position).astype(tuning.draws.dtype))
-    return dataclasses.replace(
-        tuning, draws=draws, scores=scores, recorded=tuning.recorded + 1
+        scores = jnp.asarray(scores).at[row].set(vectors(state.score).astype(scores.dtype))
+    draws = (
+        jnp.asarray(tuning.draws).at[row].set(vectors(state.position).astype(tuning.draws.dtype))
     )
+    return dataclasses.replace(tuning, draws=draws, scores=scores, recorded=tuning.recorded + 1)
 
 
 def finish_window(
-    kernel: Any, tuning: Tuning, goal: float | None, *, metric: bool, force: bool  # noqa: ANN401
+    kernel: Any,
+    tuning: Tuning,
+    goal: float | None,
+    *,
+    metric: bool,
+    force: bool,
 ) -> tuple[Any, Tuning]:
     """Return the kernel with the step size and metric that the window taught, on the host.
 
@@ -184,7 +191,7 @@ def finish_window(
     return kernel, tuning
 
 
-def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:  # noqa: ANN401
+def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:
     rows = min(int(tuning.recorded), tuning.draws.shape[0])
     draws = np.asarray(tuning.draws[:rows], np.float64).reshape(-1, tuning.draws.shape[-1])
     scores = None
@@ -192,7 +199,7 @@ def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:  # noqa:
         scores = np.asarray(tuning.scores[:rows], np.float64).reshape(draws.shape)
         fine = np.isfinite(scores).all(1)
         draws, scores = draws[fine], scores[fine]
-    distinct = 1 + np.count_nonzero(np.any(np.diff(draws, axis=0) != 0, axis=1))
+    distinct = 1 + int(np.count_nonzero(np.any(np.diff(draws, axis=0) != 0, axis=1)))
     if isinstance(metric, Identity) or distinct < 10:
         return metric
     mixing = isinstance(metric, Dense | LowRank)
@@ -270,4 +277,3 @@ def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     inverse = (vectors / np.sqrt(np.maximum(values, 1e-300))) @ vectors.T
     inner, turn = np.linalg.eigh(root @ a @ root)
     return inverse @ ((turn * np.sqrt(np.maximum(inner, 0))) @ turn.T) @ inverse
-

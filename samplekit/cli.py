@@ -35,30 +35,28 @@ def _print_version(*, wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
+    *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
-    ] = False,  # noqa: FBT002
+    ] = False,
 ) -> None:
     _print_version(wanted=version)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-@app.command("version")
-def _version() -> None:
-    """Print the version."""
-    _print_version(wanted=True)
-
-
 @app.command("demo")
 def _demo(
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the figures and the stored runs.")
     ] = Path("samplekit-demo"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Take few draws: a look, not a result.")
-    ] = False,  # noqa: FBT002
-    seed: Annotated[int, typer.Option(help="The same seed gives the same draws.")] = 0,
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same draws.")
+    ] = 0,
 ) -> None:
     """Sample four targets, print a table, write figures and stored runs."""
     with _explained():
@@ -66,6 +64,12 @@ def _demo(
 
         if not run_demo(output, quick=quick, seed=seed):
             raise typer.Exit(INTERRUPTED)
+
+
+@app.command("version")
+def _version() -> None:
+    """Print the version."""
+    _print_version(wanted=True)
 
 
 @contextlib.contextmanager

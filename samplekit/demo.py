@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Okabe and Ito 2008: told apart with any color vision.
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, PURPLE, INK, PALE = "#56B4E9", "#CC79A7", "#333333", "#B8BEC4"
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "figure.dpi": 130,
     "savefig.dpi": 130,
     "figure.constrained_layout.use": True,
@@ -51,16 +51,8 @@ STYLE: dict[str, Any] = {
 # Written first: it says that the folder is ours, and which of its entries.
 MARKER = "samplekit-demo.json"
 
-SCHOOLS = (
-    "Choate",
-    "Deerfield",
-    "Andover",
-    "Exeter",
-    "Hotchkiss",
-    "Lawrenceville",
-    "St. Paul's",
-    "Mt. Hermon",
-)
+SCHOOLS = ["Choate", "Deerfield", "Andover", "Exeter"]
+SCHOOLS += ["Hotchkiss", "Lawrenceville", "St. Paul's", "Mt. Hermon"]
 EFFECT = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERROR = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
@@ -74,7 +66,6 @@ class Part:
     target: Any
     kernel: Any
     draws: int
-    warmup: int = 1000
 
     @property
     def store(self) -> str:
@@ -129,6 +120,7 @@ def parts(*, quick: bool) -> list[Part]:
 
 def run_demo(folder: Path, *, quick: bool = False, seed: int = 0) -> bool:
     """Sample everything, print the table; return whether nothing was interrupted."""
+    from matplotlib import rc_context
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -148,20 +140,22 @@ def run_demo(folder: Path, *, quick: bool = False, seed: int = 0) -> bool:
             part.target,
             part.kernel,
             draws=part.draws,
-            warmup=part.warmup,
+            warmup=1000,
             seed=seed,
             store=folder / part.store,
         )
         table.add_row(*row(part, run))
-        if run["sampler"].attrs["interrupted"]:
+        if run.sampler.attrs["interrupted"]:
             break
     console.print(table)
-    written = []
-    for file, (draw, needs) in figures.items():
-        if all(name in runs and runs[name]["posterior"].sizes["draw"] > 1 for name in needs):
-            save(draw(*(runs[name] for name in needs)), folder / file)
-            written.append(file)
-    finished = not any(run["sampler"].attrs["interrupted"] for run in runs.values())
+    # An interrupted demo draws what it has.
+    ready = {name for name, run in runs.items() if run.posterior.sizes["draw"] > 1}
+    written = [file for file, (_, needs) in figures.items() if ready.issuperset(needs)]
+    with rc_context(STYLE):
+        for file in written:
+            draw, needs = figures[file]
+            draw(*(runs[name] for name in needs)).savefig(folder / file)
+    finished = not any(run.sampler.attrs["interrupted"] for run in runs.values())
     say_where(console, folder, written, [f"{name}.zarr" for name in runs])
     if not finished:
         console.print("Interrupted: the last run can be continued with sk.resume.")
@@ -259,11 +253,11 @@ def new_table(console: "Console") -> "Table":
 
 def row(part: Part, run: "xr.DataTree") -> list[str]:
     """Return one line of the table."""
-    draws = {str(name): array.values for name, array in run["posterior"].data_vars.items()}
+    draws = {str(name): array.values for name, array in run.posterior.data_vars.items()}
     worst = summarize(draws)
-    seconds = json.loads(run["sampler"].attrs["seconds"])
+    seconds = json.loads(run.sampler.attrs["seconds"])
     color = "green" if worst.rhat < 1.01 else "yellow" if worst.rhat < 1.05 else "red"
-    sizes = run["posterior"].sizes
+    sizes = run.posterior.sizes
     return [
         part.title,
         type(part.kernel).__name__,
@@ -279,7 +273,7 @@ def row(part: Part, run: "xr.DataTree") -> list[str]:
 # The figures --------------------------------------------------------------------------------
 
 
-def canvas(columns: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":  # noqa: ANN401
+def canvas(columns: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":
     """Return a figure, made without touching pyplot's state, and its axes in a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -289,25 +283,6 @@ def canvas(columns: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":  # 
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, columns, squeeze=False, **options)
     return figure, list(axes[0])
-
-
-def styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
-    """Draw in the style of this page."""
-    import functools
-
-    @functools.wraps(draw)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        from matplotlib import rc_context
-
-        with rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return wrapped
-
-
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure, the same bytes each time."""
-    figure.savefig(path, metadata={"Software": None})
 
 
 def contours(ax: "Axes", log_density: Callable[[Any], Any], box: Sequence[float]) -> None:
@@ -332,17 +307,16 @@ def scatter(ax: "Axes", draws: np.ndarray, count: int = 1500) -> None:
     ax.plot(flat[:, 0], flat[:, 1], ".", ms=2.2, color=VERMILION, alpha=0.55, mew=0)
 
 
-@styled
 def draw_two_modes(run: "xr.DataTree") -> "Figure":
     """Draw the histogram against the exact density, and the path of a chain."""
-    draws = run["posterior"]["x"].values[..., 0]
+    draws = run.posterior["x"].values[..., 0]
     figure, (left, right) = canvas(2, size=(9.6, 3.6), width_ratios=[3, 2])
     x = np.linspace(-7, 12, 500)
     exact = (3 * np.exp(-((x + 2) ** 2) / 2) + np.exp(-((x - 4) ** 2) / 8)) / (
         5 * np.sqrt(2 * np.pi)
     )
-    label = f"{draws.size:,} draws"
-    left.hist(draws.ravel(), bins=np.linspace(-7, 12, 96), density=True, color=SKY, label=label)
+    bins, label = list(np.linspace(-7, 12, 96)), f"{draws.size:,} draws"
+    left.hist(draws.ravel(), bins=bins, density=True, color=SKY, label=label)
     left.plot(x, exact, color=INK, lw=1.6, label="exact density")
     left.set(title="Two modes by random-walk Metropolis", xlabel="x", ylabel="density")
     left.set(xlim=(-7, 12))
@@ -353,22 +327,20 @@ def draw_two_modes(run: "xr.DataTree") -> "Figure":
     return figure
 
 
-@styled
 def draw_banana(mala: "xr.DataTree", nuts: "xr.DataTree") -> "Figure":
     """Draw both kernels on the banana."""
     target = sk.targets.banana()
     figure, axes = canvas(2, sharey=True)
     for ax, name, run in zip(axes, ("MALA", "NUTS"), (mala, nuts), strict=True):
         contours(ax, target.log_density, (-7, 7, -5, 15))
-        scatter(ax, run["posterior"]["x"].values)
-        ess = summarize({"x": run["posterior"]["x"].values}).ess_bulk
-        count = run["posterior"]["x"].values[..., 0].size
+        scatter(ax, run.posterior["x"].values)
+        ess = summarize({"x": run.posterior["x"].values}).ess_bulk
+        count = run.posterior["x"].values[..., 0].size
         ax.set(xlabel="x[0]", title=f"Banana by {name}: ESS {ess:,.0f} of {count:,}")
     axes[0].set_ylabel("x[1]")
     return figure
 
 
-@styled
 def draw_network(run: "xr.DataTree") -> "Figure":
     """Draw the network's density and the draws on it."""
     figure, (left, right) = canvas(2, size=(8.4, 4.2), sharey=True, sharex=True)
@@ -376,17 +348,16 @@ def draw_network(run: "xr.DataTree") -> "Figure":
     for ax in (left, right):
         contours(ax, lambda x: -energy(x), box)
         ax.set(xlabel="x[0]", aspect="equal")
-    scatter(right, run["posterior"]["x"].values)
+    scatter(right, run.posterior["x"].values)
     left.set(title="exp(-energy) of a small network", ylabel="x[1]")
     right.set(title="Draws by NUTS")
     return figure
 
 
-@styled
 def draw_schools(run: "xr.DataTree") -> "Figure":
     """Draw the effects with 50 and 90 percent intervals beside what was observed."""
     figure, (ax,) = canvas(size=(7.6, 4.4))
-    theta = run["posterior"]["theta"].values.reshape(-1, len(SCHOOLS))
+    theta = run.posterior["theta"].values.reshape(-1, len(SCHOOLS))
     low, quarter, middle, three, high = np.quantile(theta, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
     place = np.arange(len(SCHOOLS))[::-1]
     ax.errorbar(
@@ -411,7 +382,7 @@ def draw_schools(run: "xr.DataTree") -> "Figure":
         mew=1.5,
         label="posterior, 50 % and 90 %",
     )
-    mu = float(run["posterior"]["mu"].mean())
+    mu = float(run.posterior["mu"].mean())
     ax.axvline(mu, color=VERMILION, lw=1, ls="--", label=f"mean of all schools, {mu:.1f}")
     ax.set_yticks(place, SCHOOLS)
     ax.set(title="Eight schools by NUTS", xlabel="effect of coaching (points)")

@@ -142,7 +142,7 @@ def test_mistakes_end_with_a_sentence_and_a_code(tmp_path: Path) -> None:
         (["version"], 0, "samplekit "),
         (["--version"], 0, "samplekit "),
         (["dmeo"], 2, "No such command"),
-        (["demo", "--seed", "many"], 2, "many"),
+        (["demo", "--seed", "many"], 2, "--seed"),
         (["demo", "--fast"], 2, "No such option"),
     ],
 )

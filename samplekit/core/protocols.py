@@ -12,6 +12,7 @@ from jax import Array
 type PyTree = Any
 type Position = PyTree  # floats; integers or booleans for discrete targets
 type Scalar = Array
+type Numbers = Any  # an array: NumPy's where the host fills it, JAX's inside a program
 type Stats = dict[str, Array]
 
 
@@ -66,4 +67,4 @@ class Kernel[S, T](Protocol):
 
 def log_density_and_score(target: DensityTarget, x: Position) -> tuple[Scalar, Position]:
     """Return log p(x) and ∇ log p(x) from one evaluation."""
-    return jax.value_and_grad(target.log_density)(x)
+    return jax.value_and_grad(target.log_density)(x)  # pyright: ignore[reportUnknownMemberType]

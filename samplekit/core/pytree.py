@@ -11,7 +11,7 @@ from jax import Array
 type PyTree = Any
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:  # noqa: ANN401
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """Declare a field of a `@pytree` class that is code, not data.
 
     A changed static field means another compiled program; a changed data field does not.
@@ -30,7 +30,7 @@ def pytree[C](cls: type[C]) -> type[C]:
     >>> @pytree
     ... class Scaled:
     ...     factor: float
-    ...     name: str = static("scaled")
+    ...     name: str = static(default="scaled")
     >>> jax.tree.leaves(Scaled(2.0))
     [2.0]
     """
@@ -60,12 +60,12 @@ class Function:
     arrays: list[Array | np.ndarray]
     code: tuple[Any, tuple[Any, ...]] = static()
 
-    def __call__(self, *args: Any) -> Any:  # noqa: ANN401
+    def __call__(self, *args: Any) -> Any:
         """Put the callable together again and call it."""
         treedef, rest = self.code
         arrays = iter(self.arrays)
         leaves = [next(arrays) if leaf is _ARRAY else leaf for leaf in rest]
-        return jax.tree.unflatten(treedef, leaves)(*args)
+        return jax.tree.unflatten(treedef, leaves)(*args)  # pyright: ignore[reportUnknownMemberType]
 
 
 class _ArrayMark:
@@ -77,7 +77,7 @@ _ARRAY = _ArrayMark()
 
 def as_function(fn: Callable[..., Any]) -> Function:
     """Split a callable into its arrays and its code."""
-    leaves, treedef = jax.tree.flatten(fn)
+    leaves, treedef = jax.tree.flatten(fn)  # pyright: ignore
     arrays = [leaf for leaf in leaves if is_array(leaf)]
     rest = tuple(_ARRAY if is_array(leaf) else leaf for leaf in leaves)
-    return Function(arrays, (treedef, rest))
+    return Function(arrays, (treedef, rest))  # pyright: ignore

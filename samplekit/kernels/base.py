@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from samplekit.core.errors import KernelError
@@ -83,7 +84,7 @@ class Base:
         """Whether the target itself is invariant, whatever the step size."""
         return True
 
-    def prepare(self, dim: int, dtype: Any) -> Self:  # noqa: ANN401
+    def prepare(self, dim: int, dtype: Any) -> Self:
         """Return the kernel with a number for each setting that was left open.
 
         The class stays, only leaves change: a tuned kernel is a kernel.
@@ -146,11 +147,11 @@ class NoiseKernel(Base):
         """Return rows of noise with leading axes `shape`, and noise that all rows share."""
         raise NotImplementedError
 
-    def move(self, noise: Noise, state: Any, target: Any, /) -> tuple[Any, Stats]:  # noqa: ANN401
+    def move(self, noise: Noise, state: Any, target: Any, /) -> tuple[Any, Stats]:
         """Return the next state and its statistics; nothing here is random."""
         raise NotImplementedError
 
-    def step(self, key: Array, state: Any, target: Any, /) -> tuple[Any, Stats]:  # noqa: ANN401
+    def step(self, key: Array, state: Any, target: Any, /) -> tuple[Any, Stats]:
         """Draw the noise of one step and move."""
         return self.move(self.noise(key, state.position), state, target)
 
@@ -168,11 +169,14 @@ def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
 
 
 def metropolis(
-    log_u: Array, log_ratio: Array, proposal: Any, state: Any  # noqa: ANN401
+    log_u: Array,
+    log_ratio: Array,
+    proposal: Any,
+    state: Any,
 ) -> tuple[Any, Stats]:
     """Accept or reject, x' with probability min(1, exp(log_ratio)).
 
-    A non-finite proposal is rejected and counted: a NaN or +inf ratio, or a proposal whose density
+    A non-finite proposal is rejected and counted: a NaN or +inf ratio, or one whose density
     is NaN. −inf is a density of zero: an ordinary rejection.
     """
     broken = jnp.isnan(log_ratio) | (log_ratio == jnp.inf) | ~_all_finite(proposal.position)
@@ -190,9 +194,9 @@ def _all_finite(x: Position) -> Array:
     return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(x)]))
 
 
-def check_positive(name: str, value: Any, kernel: object) -> None:  # noqa: ANN401
+def check_positive(name: str, value: Any, kernel: object) -> None:
     """Refuse a setting that is not a positive finite number, before anything is compiled."""
-    if value is None or isinstance(value, jax.core.Tracer):
+    if value is None or isinstance(value, Tracer):
         return
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind not in "fiu":
@@ -211,10 +215,10 @@ def check_acceptance(value: float | None, kernel: object) -> None:
         )
 
 
-def metric_of(kernel: Any) -> Metric:  # noqa: ANN401
+def metric_of(kernel: Any) -> Metric:
     """Return the kernel's metric; one not prepared by the loop moves in the target's own units."""
-    open_setting = kernel.metric is None or isinstance(kernel.metric, str)
-    return Identity() if open_setting else kernel.metric
+    metric: Any = kernel.metric
+    return Identity() if metric is None or isinstance(metric, str) else metric
 
 
 @contextlib.contextmanager

@@ -73,8 +73,8 @@ class HMC(NoiseKernel):
     """
 
     step_size: Any = None
-    leapfrogs: int | None = static(None)
-    target_accept: float | None = static(None)
+    leapfrogs: int | None = static(default=None)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
     # Tuned in warm-up: the time at which 90 % of trajectories have turned back.
     turn_time: Any = None
@@ -87,19 +87,21 @@ class HMC(NoiseKernel):
         if self.leapfrogs is not None and (
             not isinstance(self.leapfrogs, int | np.integer) or self.leapfrogs < 1
         ):
-            raise KernelError(f"HMC(leapfrogs={self.leapfrogs!r}) needs a positive integer or None.")
+            raise KernelError(
+                f"HMC(leapfrogs={self.leapfrogs!r}) needs a positive integer or None."
+            )
 
     def goal(self, dim: int) -> float:
         """Return the acceptance rate that warm-up aims for."""
         del dim
         return self.target_accept or 0.8
 
-    def prepare(self, dim: int, dtype: Any) -> Self:  # noqa: ANN401
+    def prepare(self, dim: int, dtype: Any) -> Self:
         """Fill in what is open; a quarter period of a standard normal is the first length."""
         ready = super().prepare(dim, dtype)
         turn = np.pi / 2 if self.turn_time is None else self.turn_time
         return dataclasses.replace(
-            ready, turn_time=np.asarray(turn, dtype), learning=np.asarray(False)
+            ready, turn_time=np.asarray(turn, dtype), learning=np.zeros((), bool)
         )
 
     def tuning(self, *, on: Array) -> Self:
@@ -169,7 +171,10 @@ class HMC(NoiseKernel):
         }
 
     def _until_turn(
-        self, start: _Path, leapfrog: Any, shorten: Array  # noqa: ANN401
+        self,
+        start: _Path,
+        leapfrog: Any,
+        shorten: Array,
     ) -> tuple[_Path, Array, Array]:
         """Run the jittered length; while learning, go on to the first U-turn to time it."""
         length = STRETCH * self.turn_time * shorten / self.step_size

@@ -125,7 +125,7 @@ class MALA(NoiseKernel):
     """
 
     step_size: Any = None
-    target_accept: float | None = static(None)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class Barker(NoiseKernel):
     """
 
     step_size: Any = None
-    target_accept: float | None = static(None)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     def __post_init__(self) -> None:

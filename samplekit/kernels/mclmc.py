@@ -70,7 +70,7 @@ class MCLMC(Base):
     step_size: Any = None
     length: Any = None
     adjusted: bool = static(default=False)
-    target_accept: float | None = static(None)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class MCLMC(Base):
         del dim
         return (self.target_accept or 0.9) if self.adjusted else None
 
-    def prepare(self, dim: int, dtype: Any) -> Self:  # noqa: ANN401
+    def prepare(self, dim: int, dtype: Any) -> Self:
         """Fill in what is open."""
         if dim < 2:
             raise KernelError(
@@ -145,10 +145,12 @@ class MCLMC(Base):
         )
         return new, {"lp": log_p, **stats, "step_size": self.step_size}
 
-    def _unadjusted(self, key: Array, here: Any, log_density: Any) -> tuple[Any, Stats]:  # noqa: ANN401
+    def _unadjusted(self, key: Array, here: Any, log_density: Any) -> tuple[Any, Stats]:
         from blackjax.mcmc import mclmc
         from blackjax.mcmc.integrators import IntegratorState
 
+        there: Any
+        info: Any
         there, info = mclmc.build_kernel()(
             key, IntegratorState(*here), log_density, jnp.ones(()), self.length, self.step_size
         )
@@ -162,7 +164,7 @@ class MCLMC(Base):
             "_energy_excess": jnp.where(info.nonans, excess, 6.0),
         }
 
-    def _adjusted(self, key: Array, here: Any, log_density: Any) -> tuple[Any, Stats]:  # noqa: ANN401
+    def _adjusted(self, key: Array, here: Any, log_density: Any) -> tuple[Any, Stats]:
         from blackjax.mcmc import adjusted_mclmc
         from blackjax.mcmc.hmc import HMCState
 
@@ -171,6 +173,8 @@ class MCLMC(Base):
         jitter = jax.random.uniform(key_jitter, (), position.dtype, 0.5, 1.5)
         steps = jnp.clip(jnp.ceil(jitter * self.length / self.step_size), 1, 1000)
         kernel = adjusted_mclmc.build_kernel()
+        there: Any
+        info: Any
         there, info = kernel(
             key_step,
             HMCState(position, log_p, score),

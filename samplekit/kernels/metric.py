@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.core.errors import KernelError
+from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import pytree, static
 
 # Below this size a dense product costs less than asking whether it is needed.
@@ -49,20 +50,28 @@ class Identity:
         """Return z."""
         return z
 
-    pull = push = apply
+    def pull(self, score: Array) -> Array:
+        """Return s."""
+        return score
+
+    def push(self, score: Array) -> Array:
+        """Return s."""
+        return score
 
 
 @pytree
 class Diagonal:
     """A = diag(scale)."""
 
-    scale: Array
+    scale: Numbers
 
     def apply(self, z: Array) -> Array:
         """Return A z."""
         return self.scale * z
 
-    pull = apply
+    def pull(self, score: Array) -> Array:
+        """Return Aᵀ s."""
+        return self.scale * score
 
     def push(self, score: Array) -> Array:
         """Return A⁻ᵀ s."""
@@ -73,13 +82,13 @@ class Diagonal:
 class Dense:
     """A = diag(scale) · root, with `root` symmetric; `root` counts only when `active`."""
 
-    scale: Array
-    root: Array
-    inverse: Array
-    active: Array
+    scale: Numbers
+    root: Numbers
+    inverse: Numbers
+    active: Numbers
     always: bool = static(default=False)
 
-    def _mix(self, matrix: Array, z: Array) -> Array:
+    def _mix(self, matrix: Numbers, z: Array) -> Array:
         if self.always:
             return matrix @ z
         return jax.lax.cond(self.active, lambda v: matrix @ v, lambda v: v, z)
@@ -101,12 +110,12 @@ class Dense:
 class LowRank:
     """A = diag(scale) · (I + V diag(gains) Vᵀ), a few stretched directions V."""
 
-    scale: Array
-    vectors: Array
-    gains: Array
-    active: Array
+    scale: Numbers
+    vectors: Numbers
+    gains: Numbers
+    active: Numbers
 
-    def _mix(self, gains: Array, z: Array) -> Array:
+    def _mix(self, gains: Numbers, z: Array) -> Array:
         def stretch(v: Array) -> Array:
             return v + self.vectors @ (gains * (self.vectors.T @ v))
 
@@ -125,7 +134,7 @@ class LowRank:
         return self._mix(1 / (1 + self.gains) - 1, score) / self.scale
 
 
-def initial_metric(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN401
+def initial_metric(setting: Any, dim: int, dtype: Any) -> Metric:
     """Return the metric a kernel starts with, from a name, an array or a metric.
 
     Arrays are NumPy's: nothing is compiled to make them.
@@ -141,7 +150,7 @@ def initial_metric(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN40
     if setting == "diagonal":
         return Diagonal(scale)
     low_rank = setting == "low_rank" or (setting == "auto" and dim > LARGEST_DENSE)
-    active = np.asarray(False)
+    active = np.zeros((), bool)
     if low_rank:
         rank = min(dim, LOW_RANK)
         return LowRank(scale, np.zeros((dim, rank), dtype), np.zeros(rank, dtype), active)
@@ -149,10 +158,12 @@ def initial_metric(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN40
     return Dense(scale, eye, eye, active, always=dim <= ALWAYS_DENSE)
 
 
-def _given(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN401
+def _given(setting: Any, dim: int, dtype: Any) -> Metric:
     if hasattr(setting, "pull"):
         return jax.tree.map(
-            lambda a: np.asarray(a, dtype if np.issubdtype(np.asarray(a).dtype, np.floating) else bool),
+            lambda a: np.asarray(
+                a, dtype if np.issubdtype(np.asarray(a).dtype, np.floating) else bool
+            ),
             setting,
         )
     if setting is None:
@@ -170,7 +181,7 @@ def _given(setting: Any, dim: int, dtype: Any) -> Metric:  # noqa: ANN401
     return dense_from_covariance(covariance, dtype)
 
 
-def dense_from_covariance(covariance: np.ndarray, dtype: Any) -> Dense:  # noqa: ANN401
+def dense_from_covariance(covariance: np.ndarray, dtype: Any) -> Dense:
     """Return the dense metric with A Aᵀ = covariance, scaled to unit diagonal first."""
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=0):
         raise KernelError("metric= is not symmetric, so it is no covariance matrix.")
@@ -185,11 +196,17 @@ def dense_from_covariance(covariance: np.ndarray, dtype: Any) -> Dense:  # noqa:
     root = (vectors * np.sqrt(values)) @ vectors.T
     inverse = (vectors / np.sqrt(values)) @ vectors.T
     return Dense(
-        scale.astype(dtype), root.astype(dtype), inverse.astype(dtype), np.asarray(True), always=True
+        scale.astype(dtype),
+        root.astype(dtype),
+        inverse.astype(dtype),
+        np.ones((), bool),
+        always=True,
     )
 
 
-def with_scale(metric: Metric, scale: np.ndarray, mix: tuple[np.ndarray, np.ndarray] | None) -> Metric:
+def with_scale(
+    metric: Metric, scale: np.ndarray, mix: tuple[np.ndarray, np.ndarray] | None
+) -> Metric:
     """Return `metric` with new numbers in the same arrays' shapes and types.
 
     `mix` holds the eigenvalues and eigenvectors of the round part A Aᵀ after scaling, or is None

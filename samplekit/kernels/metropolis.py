@@ -53,7 +53,7 @@ class RandomWalk(NoiseKernel):
     """
 
     step_size: Any = None
-    target_accept: float | None = static(None)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     def __post_init__(self) -> None:

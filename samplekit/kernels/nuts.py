@@ -53,8 +53,8 @@ class NUTS(Base):
     """
 
     step_size: Any = None
-    max_treedepth: int = static(10)
-    target_accept: float | None = static(None)
+    max_treedepth: int = static(default=10)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     def __post_init__(self) -> None:
@@ -62,7 +62,9 @@ class NUTS(Base):
         check_positive("step_size", self.step_size, self)
         check_acceptance(self.target_accept, self)
         if not isinstance(self.max_treedepth, int | np.integer) or self.max_treedepth < 1:
-            raise KernelError(f"NUTS(max_treedepth={self.max_treedepth!r}) needs an integer above 0.")
+            raise KernelError(
+                f"NUTS(max_treedepth={self.max_treedepth!r}) needs an integer above 0."
+            )
 
     def goal(self, dim: int) -> float:
         """Return the acceptance rate that warm-up aims for."""
@@ -80,10 +82,16 @@ class NUTS(Base):
         """Build one trajectory and draw from it."""
         from blackjax.mcmc import hmc, nuts
 
+        there: Any
+        info: Any
         metric = metric_of(self)
         x, unravel = ravel_pytree(state.position)
         score = ravel_pytree(state.score)[0]
-        here = hmc.HMCState(jnp.zeros_like(x), state.log_density, metric.pull(score))
+        here: Any = hmc.HMCState(
+            jnp.zeros_like(x),
+            state.log_density,  # pyright: ignore[reportArgumentType]  # an array, as BlackJAX means
+            metric.pull(score),
+        )
 
         def log_density(z: Array) -> Array:
             return target.log_density(unravel(x + metric.apply(z)))
@@ -100,7 +108,10 @@ class NUTS(Base):
             there.logdensity,
             unravel(jnp.where(moved, metric.push(there.logdensity_grad), score)),
         )
-        ends = (info.trajectory_leftmost_state.logdensity, info.trajectory_rightmost_state.logdensity)
+        ends = (
+            info.trajectory_leftmost_state.logdensity,
+            info.trajectory_rightmost_state.logdensity,
+        )
         nonfinite = jnp.isnan(ends[0]) | jnp.isnan(ends[1])
         depth = info.num_trajectory_expansions
         return new, {

@@ -59,9 +59,9 @@ class ScoreMALA(NoiseKernel):
     """
 
     step_size: Any = None
-    rule: str = static("simpson")
-    nodes: int = static(2)
-    target_accept: float | None = static(None)
+    rule: str = static(default="simpson")
+    nodes: int = static(default=2)
+    target_accept: float | None = static(default=None)
     metric: Any = "auto"
 
     requires: ClassVar[type] = ScoreTarget

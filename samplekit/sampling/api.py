@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import StoreError
+from samplekit.kernels.base import Base
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def sample(
-    target: Any,  # noqa: ANN401
-    kernel: Any = None,  # noqa: ANN401
+    target: Any,
+    kernel: Any = None,
     *,
     draws: int = 1000,
     warmup: int = 1000,
     chains: int = 4,
-    seed: Any = 0,  # noqa: ANN401
-    init: Any = None,  # noqa: ANN401
+    seed: Any = 0,
+    init: Any = None,
     thin: int = 1,
     until: Converged | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -97,7 +98,7 @@ def sample(
         use_cache()
     space = ensure_space(target, init)
     target = with_space(target, space)
-    starts = flat_starts(target, space, init, settings.chains)
+    starts = flat_starts(target, space, init, settings.chains, floats=isinstance(kernel, Base))
     dtype = jnp.result_type(float) if starts is None else starts.dtype
     dim = space.size
     prepared = kernel.prepare(dim, dtype) if hasattr(kernel, "prepare") else kernel
@@ -115,9 +116,7 @@ def _drive(engine: Engine, record: Record, *, progress: bool) -> "xr.DataTree":
     """Run the loop from where the record stands to its end."""
     settings = engine.task.settings
     steps = settings.step_at(settings.ticks)
-    bar = Progress(
-        steps, settings.warmup, settings.chains, enabled=progress, thin=settings.thin
-    )
+    bar = Progress(steps, settings.warmup, settings.chains, enabled=progress, thin=settings.thin)
     loop = Loop(engine, record, bar)
     with contextlib.ExitStack() as stack:
         try:
@@ -135,11 +134,11 @@ def _drive(engine: Engine, record: Record, *, progress: bool) -> "xr.DataTree":
 
 
 def resume(
-    run_or_path: Any,  # noqa: ANN401
-    target: Any,  # noqa: ANN401
+    run_or_path: Any,
+    target: Any,
     *,
     draws: int | None = None,
-    kernel: Any = None,  # noqa: ANN401
+    kernel: Any = None,
     progress: bool = True,
     devices: Sequence[Any] | None = None,
 ) -> "xr.DataTree":
@@ -175,7 +174,7 @@ def resume(
     return _drive(engine, record, progress=progress)
 
 
-def kernel_of(run: Any) -> Any:  # noqa: ANN401
+def kernel_of(run: Any) -> Any:
     """Return the tuned kernel of a run, ready for reuse.
 
     Chains that were tuned one by one have a kernel each; this is that of the chain with the median

@@ -36,7 +36,10 @@ def use_cache() -> None:
 
     Programs that compile in less than a tenth of a second are not worth a file.
     """
-    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    if (
+        jax.config.jax_compilation_cache_dir is not None
+        or not jax.config.jax_enable_compilation_cache
+    ):
         return
     folder = cache_folder()
     try:

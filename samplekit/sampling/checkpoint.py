@@ -36,12 +36,12 @@ SAME_TARGET = {"float32": 2e-3, "float64": 1e-6}
 
 
 def reopen(
-    run_or_path: Any,  # noqa: ANN401
-    target: Any,  # noqa: ANN401
+    run_or_path: Any,
+    target: Any,
     *,
     draws: int | None,
-    kernel: Any,  # noqa: ANN401
-    devices: Any,  # noqa: ANN401
+    kernel: Any,
+    devices: Any,
 ) -> tuple[Engine, Record]:
     """Return the engine and the record of a run as they were at its last checkpoint."""
     store, tree, arrays, attrs = _load(run_or_path)
@@ -83,7 +83,7 @@ def reopen(
 
 
 def _load(
-    run_or_path: Any,  # noqa: ANN401
+    run_or_path: Any,
 ) -> tuple[Store | None, "xr.DataTree", dict[str, np.ndarray], dict[str, Any]]:
     import xarray as xr
 
@@ -126,7 +126,7 @@ def _check_dtype(dtype: np.dtype) -> None:
         )
 
 
-def _settings(attrs: dict[str, Any], more: int | None) -> Any:  # noqa: ANN401
+def _settings(attrs: dict[str, Any], more: int | None) -> Any:
     """Return the settings of the run, with `more` draws after those it has."""
     total = int(attrs["draws"])
     if more is not None:
@@ -145,7 +145,7 @@ def _settings(attrs: dict[str, Any], more: int | None) -> Any:  # noqa: ANN401
     )
 
 
-def _like_run(tree: "xr.DataTree") -> Any:  # noqa: ANN401
+def _like_run(tree: "xr.DataTree") -> Any:
     """Return positions as the run shows them: an array, or dicts in dicts by the dots in names."""
     data = tree["posterior"].to_dataset()
     shapes = {str(n): (v.shape[:1] + v.shape[2:], v.dtype) for n, v in data.data_vars.items()}
@@ -167,7 +167,7 @@ def _like_run(tree: "xr.DataTree") -> Any:  # noqa: ANN401
     return nested
 
 
-def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:  # noqa: ANN401
+def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     """Return the kernel as the user would have given it, and as prepared for the target."""
     stored, tunes = attrs["kernel"], attrs["tunes"]
     dim, dtype = int(attrs["dim"]), np.dtype(attrs["dtype"])
@@ -302,15 +302,13 @@ def _check_variables(record: Record, tree: "xr.DataTree") -> None:
         )
 
 
-def tuned_kernel(run: Any) -> Any:  # noqa: ANN401
+def tuned_kernel(run: Any) -> Any:
     """Return the kernel of the chain with the median step size."""
     _, _, arrays, attrs = _load(run)
     _check_schema(attrs)
     _, prepared = _rebuild_kernel(None, attrs)
     paths, treedef = jax.tree_util.tree_flatten_with_path(prepared)
-    names = [
-        "kernel." + ".".join(str(getattr(k, "name", k)) for k in path) for path, _ in paths
-    ]
+    names = ["kernel." + ".".join(str(getattr(k, "name", k)) for k in path) for path, _ in paths]
     leaves = [arrays[n] for n in names]
     if attrs["layout"] == "chain by chain":
         steps = arrays.get("kernel.step_size", np.zeros(int(attrs["chains"])))

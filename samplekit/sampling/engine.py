@@ -86,13 +86,13 @@ class Task:
         return self.settings.chains <= FEW_CHAINS or not isinstance(self.kernel, NoiseKernel)
 
 
-def _with_dtypes(kernel: Any) -> Any:  # noqa: ANN401
+def _with_dtypes(kernel: Any) -> Any:
     """Return the kernel's shapes as the program will see them, for the same trace."""
     arrays = jax.tree.map(_own_copy, kernel)
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
 
 
-def _own_copy(leaf: Any) -> np.ndarray:  # noqa: ANN401
+def _own_copy(leaf: Any) -> np.ndarray:
     """Return a copy of the type that JAX will give it: a Python float becomes float32."""
     return np.array(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
 
@@ -285,7 +285,7 @@ class Engine:
         state = jax.tree.map(lambda *a: np.stack(a), *states) if self.batch is None else states[0]
         count = self.task.settings.chains
 
-        def flat(tree: Any) -> np.ndarray | None:  # noqa: ANN401
+        def flat(tree: Any) -> np.ndarray | None:
             leaves = [np.reshape(a, (count, -1)) for a in jax.tree.leaves(tree)]
             return np.concatenate(leaves, axis=1) if leaves else None
 

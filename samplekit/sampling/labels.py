@@ -19,7 +19,7 @@ class Labels:
     observed: dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 
-def label(target: Any, shapes: dict[str, jax.ShapeDtypeStruct]) -> Labels:  # noqa: ANN401
+def label(target: Any, shapes: dict[str, jax.ShapeDtypeStruct]) -> Labels:
     """Name the variables that one draw shows, their dimensions and coordinates."""
     dims, coords = _given_labels(target)
     variables = {}
@@ -34,20 +34,26 @@ def label(target: Any, shapes: dict[str, jax.ShapeDtypeStruct]) -> Labels:  # no
                 f"dims= names {list(own)} for {name!r}, but one draw of it has shape "
                 f"{list(shape.shape)}. Give one name per axis."
             )
-        variables[name] = Variable(tuple(shape.shape), np.dtype(shape.dtype), tuple(own))
+        own = tuple(d.replace("/", ".") for d in own)  # '/' would mean a subgroup
+        variables[name] = Variable(tuple(shape.shape), np.dtype(shape.dtype), own)
     sizes = _sizes(variables)
+    coords = {dim.replace("/", "."): values for dim, values in coords.items()}
     for dim, values in coords.items():
         if dim in sizes and len(values) != sizes[dim]:
             raise TargetError(
                 f"coords= gives {len(values)} values for {dim!r}, which has length {sizes[dim]}."
             )
+    observed = _observed(target)
+    for dims, values in observed.values():
+        sizes = dict(zip(dims, values.shape, strict=True)) | sizes
     coords = {dim: coords.get(dim, range(size)) for dim, size in sizes.items()}
-    return Labels(variables, coords, _observed(target))
+    return Labels(variables, coords, observed)
 
 
-def _given_labels(target: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ANN401
+def _given_labels(target: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if hasattr(target, "dims") and callable(target.dims):
-        return dict(target.dims()), dict(target.coords())
+        more = target.observed_coords() if hasattr(target, "observed_coords") else {}
+        return dict(target.dims()), {**more, **target.coords()}
     space = target.space
     return {leaf.name: leaf.dims for leaf in space.leaves}, dict(space.coords)
 
@@ -64,8 +70,11 @@ def _sizes(variables: dict[str, Variable]) -> dict[str, int]:
     return sizes
 
 
-def _observed(target: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:  # noqa: ANN401
+def _observed(target: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     if not hasattr(target, "observed"):
         return {}
     dims = target.observed_dims()
-    return {name: (tuple(dims[name]), values) for name, values in target.observed().items()}
+    return {
+        name: (tuple(d.replace("/", ".") for d in dims[name]), np.asarray(values))
+        for name, values in target.observed().items()
+    }

@@ -183,7 +183,7 @@ def hold_ctrl_c() -> Iterator[threading.Event]:
     """
     asked = threading.Event()
 
-    def ask(number: int, frame: Any) -> None:  # noqa: ANN401
+    def ask(number: int, frame: Any) -> None:
         if asked.is_set():
             signal.default_int_handler(number, frame)
         asked.set()
@@ -211,4 +211,3 @@ def _wait(jobs: Sequence[futures.Future[Any]]) -> bool:
         futures.wait(jobs)  # a second Ctrl-C goes through
         return True
     return False
-

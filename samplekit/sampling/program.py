@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
-from samplekit.core.protocols import DensityTarget, Position, Scalar, Stats
+from samplekit.core.protocols import DensityTarget, Numbers, Position, Scalar, Stats
 from samplekit.core.pytree import is_array, pytree, static
 from samplekit.core.stats import combine
 from samplekit.kernels.base import NoiseKernel
@@ -43,18 +43,18 @@ class Plan:
 class Job:
     """What one call of the program is to do; all of it data."""
 
-    key: Array
-    chain: Array  # index of this chain; unused in a batch
-    begin: Array  # whether to start (for each chain in a batch)
-    start: Array  # flat start, used where `given`
-    given: Array
-    attempt: Array  # how often this chain was started before
-    first_step: Array  # absolute number of the first step
-    draws: Array
-    thin: Array
-    tuning: Array
-    recording: Array
-    keep: Array
+    key: Numbers
+    chain: Numbers  # index of this chain; unused in a batch
+    begin: Numbers  # whether to start (for each chain in a batch)
+    start: Numbers  # flat start, used where `given`
+    given: Numbers
+    attempt: Numbers  # how often this chain was started before
+    first_step: Numbers  # absolute number of the first step
+    draws: Numbers
+    thin: Numbers
+    tuning: Numbers
+    recording: Numbers
+    keep: Numbers
 
 
 @pytree
@@ -64,7 +64,7 @@ class Carry:
     state: Any
     kernel: Any
     tuning: Tuning
-    started: Array  # whether a finite start was found
+    started: Numbers  # whether a finite start was found
 
 
 @pytree
@@ -74,7 +74,7 @@ class Spaced:
     target: Any
     space: Any = static()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         """Offer what the target offers, no more."""
         if name.startswith("__"):
             raise AttributeError(name)
@@ -122,14 +122,14 @@ class Opaque:
 
     same: _Same = static()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         """Offer what the object offers."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.same.value, name)
 
 
-def with_space(target: Any, space: Any) -> Any:  # noqa: ANN401
+def with_space(target: Any, space: Any) -> Any:
     """Return the target with a space; one that JAX does not know as a pytree becomes code."""
     if getattr(target, "space", None) is not None:
         return target
@@ -174,7 +174,7 @@ class View:
     flat: bool = static()
 
     @property
-    def for_kernel(self) -> Any:  # noqa: ANN401
+    def for_kernel(self) -> Any:
         """The target on the positions that the kernel moves."""
         if not self.flat:
             return self.target
@@ -200,9 +200,7 @@ def advance(
 ) -> tuple[Carry, dict[str, Array], Stats]:
     """Run `job`; return the carry, the values of the draws and their statistics."""
     starting = jnp.any(job.begin)
-    carry = jax.lax.cond(
-        starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry
-    )
+    carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}
     positions = _rows(plan.capacity, carry.state.position)
     stats = _rows(plan.capacity, empty)
@@ -221,9 +219,7 @@ def advance(
         return carry, folded, positions, stats
 
     steps = job.draws * job.thin
-    carry, _, positions, stats = jax.lax.fori_loop(
-        0, steps, body, (carry, empty, positions, stats)
-    )
+    carry, _, positions, stats = jax.lax.fori_loop(0, steps, body, (carry, empty, positions, stats))
     show = jax.vmap(view.shown if plan.chains is None else jax.vmap(view.shown))
     shapes = jax.eval_shape(show, positions)
     values = jax.lax.cond(
@@ -235,13 +231,11 @@ def advance(
     return carry, values, stats
 
 
-def _rows(capacity: int, tree: Any) -> Any:  # noqa: ANN401
+def _rows(capacity: int, tree: Any) -> Any:
     return jax.tree.map(lambda a: jnp.zeros((capacity, *a.shape), a.dtype), tree)
 
 
-def _one_step(
-    plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]
-) -> tuple[Carry, Stats]:
+def _one_step(plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]) -> tuple[Carry, Stats]:
     """Take step `first_step + i`, and learn from it during warm-up."""
     job, i = at
     kernel = carry.kernel
@@ -260,20 +254,22 @@ def _one_step(
                 )
             return _like(pair, (kernel, tuning))
 
-        kernel, tuning = jax.lax.cond(
-            job.tuning, learn, lambda pair: pair, (kernel, tuning)
-        )
+        kernel, tuning = jax.lax.cond(job.tuning, learn, lambda pair: pair, (kernel, tuning))
     return Carry(state, kernel, tuning, carry.started), stats
 
 
-def _like(old: Any, new: Any) -> Any:  # noqa: ANN401
+def _like(old: Any, new: Any) -> Any:
     """Keep dtypes, so that both branches of a cond agree."""
     return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), old, new)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def take_step(
-    size: tuple[int | None, int], view: View, kernel: Any, state: Any, at: tuple[Array, Array]  # noqa: ANN401
+    size: tuple[int | None, int],
+    view: View,
+    kernel: Any,
+    state: Any,
+    at: tuple[Array, Array],
 ) -> tuple[Any, Stats]:
     """Take one step with the noise of (seed, chain, absolute step), for one chain or all.
 
@@ -330,9 +326,7 @@ def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
     def attempt(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
         tries, old, _ = loop
         key_x, key_state = jax.random.split(jax.random.fold_in(key, tries))
-        x = jax.random.uniform(
-            key_x, job.start.shape, job.start.dtype, -START_RADIUS, START_RADIUS
-        )
+        x = jax.random.uniform(key_x, job.start.shape, job.start.dtype, -START_RADIUS, START_RADIUS)
         position = view.position(jnp.where(job.given, job.start, x))
         state = carry.kernel.init(key_state, position, target)
         finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
@@ -343,7 +337,7 @@ def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
     return state, fine
 
 
-def state_shape(view: View, kernel: Any, start: Any) -> Any:  # noqa: ANN401
+def state_shape(view: View, kernel: Any, start: Any) -> Any:
     """Return the shapes of a kernel's state without running it."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     return jax.eval_shape(
@@ -351,16 +345,14 @@ def state_shape(view: View, kernel: Any, start: Any) -> Any:  # noqa: ANN401
     )
 
 
-def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:  # noqa: ANN401
+def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:
     """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     chain = jax.ShapeDtypeStruct(() if size[0] is None else (size[0],), np.int32)
-    return jax.eval_shape(
-        functools.partial(take_step, size), view, kernel, state, (key, chain)
-    )[1]
+    return jax.eval_shape(functools.partial(take_step, size), view, kernel, state, (key, chain))[1]
 
 
-def draw_bytes(shown: dict[str, Any], state: Any, stats: Stats) -> int:  # noqa: ANN401
+def draw_bytes(shown: dict[str, Any], state: Any, stats: dict[str, Any]) -> int:
     """Return the bytes that one draw of one chain takes in the program's output."""
     leaves = [*jax.tree.leaves(state.position), *shown.values(), *stats.values()]
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in leaves)

@@ -63,7 +63,7 @@ class Record:
         self.anchor = np.zeros(shape, engine.task.dtype) if starts is None else starts
         self.checkpoint(engine)
 
-    def open_store(self, path: Any) -> None:  # noqa: ANN401
+    def open_store(self, path: Any) -> None:
         """Create the folder that the run is written to."""
         variables = {
             group: {safe_name(n): v for n, v in held.items()}
@@ -82,7 +82,7 @@ class Record:
             coords=self.labels.coords,
             constants=constants,
             attrs=attrs,
-            group_attrs={name: attrs for name in (*variables, *constants)},
+            group_attrs=dict.fromkeys((*variables, *constants), attrs),
             chain_block=self.settings.chains,
             state=self._state,
             sampler_attrs=self._state_attrs,
@@ -212,7 +212,9 @@ class Record:
                 continue
             each = self.settings.chains // parts
             for chain in range(0, self.settings.chains, each):
-                self._groups[group].add(chain, {n: a[chain : chain + each] for n, a in block.items()})
+                self._groups[group].add(
+                    chain, {n: a[chain : chain + each] for n, a in block.items()}
+                )
 
 
 def _until(settings: Settings) -> dict[str, float] | None:
@@ -220,6 +222,6 @@ def _until(settings: Settings) -> dict[str, float] | None:
     return {"rhat": rule.rhat, "ess": rule.ess} if isinstance(rule, Converged) else None
 
 
-def _setting(kernel: Any) -> str | None:  # noqa: ANN401
+def _setting(kernel: Any) -> str | None:
     metric = getattr(kernel, "metric", None)
     return metric if isinstance(metric, str) else None

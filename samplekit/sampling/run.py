@@ -69,19 +69,27 @@ def build_tree(
         datasets[group] = _dataset(block, known, labels.coords).assign_attrs(dict(attrs))
     if labels.observed:
         arrays = {safe_name(n): (dims, values) for n, (dims, values) in labels.observed.items()}
-        datasets["observed_data"] = xr.Dataset(arrays, attrs=dict(attrs))
+        used = {d for dims, _ in labels.observed.values() for d in dims}
+        coords = {d: np.asarray(list(v)) for d, v in labels.coords.items() if d in used}
+        datasets["observed_data"] = xr.Dataset(arrays, coords=coords, attrs=dict(attrs))
     plain = {n: _anonymous(n, np.asarray(a)) for n, a in sampler.items()}
-    datasets["sampler"] = xr.Dataset(plain, attrs={k: _jsonable(v) for k, v in sampler_attrs.items()})
+    datasets["sampler"] = xr.Dataset(
+        plain, attrs={k: _jsonable(v) for k, v in sampler_attrs.items()}
+    )
     return xr.DataTree.from_dict(datasets)
 
 
-def _dataset(block: Block, known: Mapping[str, Variable], coords: Mapping[str, Any]) -> "xr.Dataset":
+def _dataset(
+    block: Block, known: Mapping[str, Variable], coords: Mapping[str, Any]
+) -> "xr.Dataset":
     import xarray as xr
 
     arrays, used = {}, set()
     for name, values in block.items():
-        dims = known[name].dims if name in known else tuple(
-            f"{name}_dim_{i}" for i in range(values.ndim - 2)
+        dims = (
+            known[name].dims
+            if name in known
+            else tuple(f"{name}_dim_{i}" for i in range(values.ndim - 2))
         )
         arrays[safe_name(name)] = (("chain", "draw", *dims), values)
         used.update(dims)
@@ -95,14 +103,14 @@ def _anonymous(name: str, values: np.ndarray) -> tuple[tuple[str, ...], np.ndarr
     return tuple(f"{name}_dim_{i}" for i in range(values.ndim)), values
 
 
-def _jsonable(value: Any) -> Any:  # noqa: ANN401
+def _jsonable(value: Any) -> Any:
     """Keep plain attributes plain, so that netCDF and Zarr both take them."""
     if isinstance(value, bool | int | float | str):
         return int(value) if isinstance(value, bool) else value
     return json.dumps(value)
 
 
-def group_attrs(seconds: Mapping[str, float], settings: Any) -> dict[str, Any]:  # noqa: ANN401
+def group_attrs(seconds: Mapping[str, float], settings: Any) -> dict[str, Any]:
     """Return the attributes that ArviZ expects of a group."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -130,7 +138,7 @@ def sampler_state(tree: "xr.DataTree") -> tuple[dict[str, np.ndarray], dict[str,
     return arrays, attrs
 
 
-def _decoded(value: Any) -> Any:  # noqa: ANN401
+def _decoded(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in "[{n":
         try:
             return json.loads(value)

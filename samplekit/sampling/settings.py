@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import KernelError, SettingsError
@@ -34,7 +35,7 @@ class Settings:
         return min(tick, self.warmup) + max(0, tick - self.warmup) * self.thin
 
 
-def make_settings(**given: Any) -> Settings:  # noqa: ANN401
+def make_settings(**given: Any) -> Settings:
     """Check the numbers of a run and gather them."""
     for name, least in (("draws", 1), ("warmup", 0), ("chains", 1), ("thin", 1)):
         value = given[name]
@@ -62,24 +63,24 @@ def make_settings(**given: Any) -> Settings:  # noqa: ANN401
     return Settings(**given)
 
 
-def make_key(seed: Any) -> jax.Array:  # noqa: ANN401
+def make_key(seed: Any) -> jax.Array:
     """Return the JAX key of an integer seed or of a key."""
     whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
     if whole and -(2**63) <= seed < 2**63:
         return jax.random.key(int(seed))
-    if isinstance(seed, jax.Array) and jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key):
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.shape != ():
             raise SettingsError(f"seed= is {seed.size} keys. Give one: the chains split it.")
         return seed
-    if hasattr(seed, "shape") and seed.shape == (2,) and seed.dtype == np.uint32:
-        return jax.random.wrap_key_data(seed)
+    if getattr(seed, "shape", None) == (2,) and getattr(seed, "dtype", None) == np.uint32:
+        return jax.random.wrap_key_data(jnp.asarray(seed))
     raise SettingsError(
         f"seed={seed!r} is neither an integer nor a JAX key. Give an integer of 64 bits or "
         "jax.random.key(0)."
     )
 
 
-def check_devices(devices: Any) -> None:  # noqa: ANN401
+def check_devices(devices: Any) -> None:
     """Refuse what is no list of devices."""
     if devices is None:
         return
@@ -91,7 +92,7 @@ def check_devices(devices: Any) -> None:  # noqa: ANN401
         )
 
 
-def check_fit(target: Any, kernel: Any) -> None:  # noqa: ANN401
+def check_fit(target: Any, kernel: Any) -> None:
     """Refuse a target that lacks what the kernel needs, naming the kernels that would fit."""
     if not isinstance(target, DensityTarget | ScoreTarget):
         raise KernelError(
@@ -113,7 +114,7 @@ def check_fit(target: Any, kernel: Any) -> None:  # noqa: ANN401
         raise KernelError(f"{name} needs a target with {needs.__name__}'s methods.")
 
 
-def describe_kernel(kernel: Any) -> dict[str, Any]:  # noqa: ANN401
+def describe_kernel(kernel: Any) -> dict[str, Any]:
     """Return the kernel's class and fixed settings as plain JSON."""
     fixed = {}
     for field in dataclasses.fields(kernel) if dataclasses.is_dataclass(kernel) else ():
@@ -130,7 +131,7 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def default_kernel(target: Any) -> Base:  # noqa: ANN401
+def default_kernel(target: Any) -> Base:
     """Return the kernel that a target gets when the user names none."""
     if isinstance(target, DensityTarget):
         from samplekit.kernels.nuts import NUTS

@@ -17,7 +17,7 @@ HARDLY_MOVED = 1e-3
 FAR_ABOVE = 25.0
 
 
-def ensure_space(target: Any, init: Any) -> Any:  # noqa: ANN401
+def ensure_space(target: Any, init: Any) -> Any:
     """Return the target's space; a target without one takes its shape from `init`."""
     space = getattr(target, "space", None)
     if space is not None:
@@ -38,7 +38,7 @@ def ensure_space(target: Any, init: Any) -> Any:  # noqa: ANN401
     return space
 
 
-def _check_output(target: Any, space: Any) -> None:  # noqa: ANN401
+def _check_output(target: Any, space: Any) -> None:
     """Refuse a target of the user's own whose values have another form than they must."""
     flat = jax.ShapeDtypeStruct((space.size,), jnp.result_type(float))
     example = jax.eval_shape(space.unravel, flat)
@@ -62,11 +62,18 @@ def _shapes(shapes: list[tuple[int, ...]]) -> str:
     return ", ".join(str(list(shape)) for shape in shapes)
 
 
-def flat_starts(target: Any, space: Any, init: Any, chains: int) -> np.ndarray | None:  # noqa: ANN401
+def flat_starts(
+    target: Any,
+    space: Any,
+    init: Any,
+    chains: int,
+    *,
+    floats: bool = True,
+) -> np.ndarray | None:
     """Return the user's starts as flat unconstrained vectors (chain, dim); None for our own.
 
-    `init` holds constrained values with a leading chain axis. Shape, dtype and finiteness are
-    checked here, before the sampler is compiled.
+    `init` holds constrained values with a leading chain axis. Shape, dtype (`floats` are needed by
+    most kernels) and finiteness are checked here, before the sampler is compiled.
     """
     if init is None:
         return None
@@ -74,7 +81,7 @@ def flat_starts(target: Any, space: Any, init: Any, chains: int) -> np.ndarray |
         _check_arrays(init, chains)
         flat = jax.jit(jax.vmap(lambda v: space.ravel(target.unconstrain(v))))(_floats(init))
     else:
-        _check_structure(space, init, chains)
+        _check_structure(space, init, chains, floats=floats)
         flat = jax.jit(jax.vmap(lambda v: space.ravel(space.from_support(v))))(_floats(init))
     starts = np.asarray(flat)
     bad = ~np.isfinite(starts).all(1)
@@ -88,11 +95,11 @@ def flat_starts(target: Any, space: Any, init: Any, chains: int) -> np.ndarray |
     return starts
 
 
-def _floats(init: Any) -> Any:  # noqa: ANN401
+def _floats(init: Any) -> Any:
     return jax.tree.map(jnp.asarray, init)
 
 
-def _check_arrays(init: Any, chains: int) -> None:  # noqa: ANN401
+def _check_arrays(init: Any, chains: int) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(init):
         name = jax.tree_util.keystr(path) or "init"
         array = np.asarray(leaf)
@@ -108,14 +115,14 @@ def _check_arrays(init: Any, chains: int) -> None:  # noqa: ANN401
             )
 
 
-def _check_structure(space: Any, init: Any, chains: int) -> None:  # noqa: ANN401
+def _check_structure(space: Any, init: Any, chains: int, *, floats: bool) -> None:
     if jax.tree.structure(init) != space.treedef:
         raise TargetError(
             f"init= is structured as {jax.tree.structure(init)}, but a position is "
             f"{space.treedef}. Give the same pytree, each array with a leading chain axis."
         )
     discrete = any(leaf.dtype is not None for leaf in space.leaves)
-    if not discrete:
+    if floats or not discrete:
         _check_arrays(init, chains)
     example = jax.eval_shape(
         lambda v: space.to_support(space.unravel(v))[0],
@@ -131,14 +138,14 @@ def _check_structure(space: Any, init: Any, chains: int) -> None:  # noqa: ANN40
             )
 
 
-def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:  # noqa: ANN401
+def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:
     """Refuse starts where the target is not finite: which chain, which value."""
     if isinstance(target, DensityTarget):
         what, fn = "log density", target.log_density
     else:
         what, fn = "score", target.score
 
-    def value(v: jax.Array) -> Any:  # noqa: ANN401
+    def value(v: jax.Array) -> Any:
         return fn(space.unravel(v))
 
     # Few chains run one by one: a density that cannot be batched is then fine.
@@ -159,16 +166,16 @@ def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:  # noqa
         )
 
 
-def _short(value: Any) -> str:  # noqa: ANN401
-    text = np.array2string(np.asarray(value), threshold=8, precision=4) if hasattr(
-        value, "shape"
-    ) else str(value)
+def _short(value: Any) -> str:
+    text = (
+        np.array2string(np.asarray(value), threshold=8, precision=4)
+        if hasattr(value, "shape")
+        else str(value)
+    )
     return text if len(text) < 200 else text[:200] + "…"
 
 
-def lost_chains(
-    before: np.ndarray, now: np.ndarray, log_density: np.ndarray | None
-) -> list[int]:
+def lost_chains(before: np.ndarray, now: np.ndarray, log_density: np.ndarray | None) -> list[int]:
     """Return the chains that hardly moved and whose energy is far above that of the better half."""
     if log_density is None or len(now) < 2:
         return []

@@ -41,7 +41,7 @@ class _OnSpaceOf:
         """Return log|J| of the map from `x` to the constrained value."""
         return _log_jacobian(self._labels(), x)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         """Pass on what the labels' target says about them; never its draws or moments."""
         if name in _LABELS or name in _DATA:
             return getattr(self._labels(), name)

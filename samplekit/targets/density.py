@@ -162,7 +162,7 @@ def _density(fn: Callable[[Any], Any], sign: float, space: Space) -> Density:
     return Density(function, sign, space)
 
 
-def _abstract_call(function: Function, value: PyTree, what: str) -> Any:  # noqa: ANN401
+def _abstract_call(function: Function, value: PyTree, what: str) -> Any:
     """Trace the user's function on shapes only; its own mistakes surface here."""
     try:
         return jax.eval_shape(function, value)

@@ -72,7 +72,7 @@ class NumpyroTarget:
             return jnp.asarray(sum(parts))
 
     def _trace_at(self, x: Position) -> dict[str, Any]:
-        def value_of(site: Any) -> Any:  # noqa: ANN401
+        def value_of(site: Any) -> Any:
             if site["type"] == "sample" and site["name"] in x:
                 return biject_to(site["fn"].support)(x[site["name"]])
             return None
@@ -179,7 +179,7 @@ class NumpyroTarget:
         return NumpyroTarget(self.call, sites, _space(sites, merged))
 
 
-def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumpyroTarget:  # noqa: ANN401
+def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumpyroTarget:
     """Return the posterior of a NumPyro model as a target.
 
     Kernels move unconstrained values; the run shows constrained ones under the sites' names,

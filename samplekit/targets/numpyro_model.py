@@ -34,7 +34,7 @@ class _DefaultKey(Messenger):
 
     asked = 0
 
-    def process_message(self, msg: Any) -> None:  # noqa: ANN401
+    def process_message(self, msg: Any) -> None:
         asks = msg["type"] in {"prng_key", "plate"} and msg["value"] is None
         if asks and msg["kwargs"]["rng_key"] is None:
             msg["kwargs"]["rng_key"] = jax.random.key(self.asked)
@@ -68,7 +68,7 @@ class ModelCall:
     memo: dict[str, Any] = dataclasses.field(default_factory=dict)  # follows from the others
 
     @classmethod
-    def of(cls, model: Callable[..., Any], args: Any, kwargs: Any) -> "ModelCall":  # noqa: ANN401
+    def of(cls, model: Callable[..., Any], args: Any, kwargs: Any) -> "ModelCall":
         """Copy the data and hash them cheaply: shapes and scalars, not contents."""
         copy = lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
         args, kwargs = jax.tree.map(copy, (tuple(args), dict(kwargs)))
@@ -193,14 +193,14 @@ def _evaluate(call: ModelCall, names: Sequence[str], level: float) -> dict[str, 
         return jax.device_get(call.memo["evaluate"](tuple(names), level))
 
 
-def _filled(level: Any, model: Callable[..., Any]) -> Any:  # noqa: ANN401
+def _filled(level: Any, model: Callable[..., Any]) -> Any:
     """Give every latent site a constant, which is cheaper to trace than a draw.
 
     Constants need not lie in the support: only shapes are looked at, or what does not depend
     on them.
     """
 
-    def fill(site: Trace) -> Any:  # noqa: ANN401
+    def fill(site: Trace) -> Any:
         if site["type"] != "sample" or site["value"] is not None:
             return None
         shape = site["kwargs"]["sample_shape"] + tuple(site["fn"].shape())
@@ -348,25 +348,25 @@ def _is_discrete(site: Trace) -> bool:
     return support is not None and bool(support.is_discrete)
 
 
-def _layers(fn: Any) -> Iterator[Any]:  # noqa: ANN401
+def _layers(fn: Any) -> Iterator[Any]:
     """Yield a distribution and those it wraps."""
     while fn is not None:
         yield fn
         fn = getattr(fn, "base_dist", None)
 
 
-def _nan(values: Any) -> np.ndarray:  # noqa: ANN401
+def _nan(values: Any) -> np.ndarray:
     floating = jnp.issubdtype(getattr(values, "dtype", type(values)), np.floating)
     return np.isnan(np.asarray(values)) if floating else np.zeros((), bool)
 
 
-def _fingerprint(leaf: Any) -> object:  # noqa: ANN401
+def _fingerprint(leaf: Any) -> object:
     if is_array(leaf):
         return leaf.shape, str(leaf.dtype)
     return leaf if isinstance(leaf, int | float | str) else type(leaf)
 
 
-def _same(ours: Any, theirs: Any) -> bool:  # noqa: ANN401
+def _same(ours: Any, theirs: Any) -> bool:
     """Compare two leaves of the arguments; what cannot be compared is different."""
     if ours is theirs:
         return True

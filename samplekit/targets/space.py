@@ -42,7 +42,7 @@ class Support:
     key: tuple[Any, ...]
 
     @classmethod
-    def of(cls, constraint: Any) -> "Support":  # noqa: ANN401
+    def of(cls, constraint: Any) -> "Support":
         """Wrap a constraint; its bounds, by value, are part of its identity."""
         leaves, treedef = jax.tree.flatten(constraint)
         values = tuple(
@@ -59,7 +59,7 @@ class Support:
         return hash(self.key)
 
     @property
-    def bijector(self) -> Any:  # noqa: ANN401
+    def bijector(self) -> Any:
         """The map from the reals onto the support."""
         from numpyro.distributions.transforms import biject_to
 
@@ -142,7 +142,7 @@ def make_space(
     dim: int | Sequence[int] | None = None,
     *,
     like: PyTree = None,
-    support: Any = None,  # noqa: ANN401
+    support: Any = None,
     name: str = "x",
     dims: Dims = None,
     coords: Coords = None,
@@ -178,7 +178,7 @@ def _example(dim: int | Sequence[int] | None, like: PyTree) -> PyTree:
     return jax.ShapeDtypeStruct(tuple(int(n) for n in shape), jnp.result_type(float))
 
 
-def _supports(support: Any, treedef: Any) -> list[Any]:  # noqa: ANN401
+def _supports(support: Any, treedef: Any) -> list[Any]:
     """Spread `support` over the leaves: one constraint for all, or a pytree of them."""
     from_numpyro = support is not None and hasattr(support, "event_dim")
     if support is None or from_numpyro:

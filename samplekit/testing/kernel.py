@@ -93,12 +93,12 @@ def check_kernel(
     judge(mean, spread / np.sqrt(chains), expected, resolves=limit, name=names)
 
 
-def _init_and_step(kernel: Any, target: Target, key: Array, x: Position) -> PyTree:  # noqa: ANN401
+def _init_and_step(kernel: Any, target: Target, key: Array, x: Position) -> PyTree:
     init_key, step_key = jax.random.split(key)
     return kernel.step(step_key, kernel.init(init_key, x, target), target)
 
 
-def _check_step(kernel: Any, target: Target, key: Array, x: Position) -> None:  # noqa: ANN401
+def _check_step(kernel: Any, target: Target, key: Array, x: Position) -> None:
     """Assert that one step keeps types, depends on its key alone, and names its statistics."""
     name = type_name(kernel)
     state = jax.eval_shape(kernel.init, key, x, target)
@@ -125,7 +125,7 @@ def _check_step(kernel: Any, target: Target, key: Array, x: Position) -> None:  
     assert_close(once, plain, f"{name}'s step compiled and not")
 
 
-def _check_mapped(kernel: Any, target: Target, key: Array, stack: PyTree) -> None:  # noqa: ANN401
+def _check_mapped(kernel: Any, target: Target, key: Array, stack: PyTree) -> None:
     """Assert that chains side by side move as each alone."""
     keys = jax.random.split(key, len(jax.tree.leaves(stack)[0]))
     mapped = jax.jit(jax.vmap(_init_and_step, (None, None, 0, 0)))(kernel, target, keys, stack)
@@ -136,14 +136,14 @@ def _check_mapped(kernel: Any, target: Target, key: Array, stack: PyTree) -> Non
 
 
 @partial(jax.jit, static_argnames="steps")
-def _walk(kernel: Any, target: Target, keys: Array, x: PyTree, *, steps: int) -> PyTree:  # noqa: ANN401
+def _walk(kernel: Any, target: Target, keys: Array, x: PyTree, *, steps: int) -> PyTree:
     """Return where each chain is after some steps, and whether it has moved."""
 
     def chain(key: Array, x: Position) -> tuple[Position, Array]:
         init_key, step_key = jax.random.split(key)
         state = kernel.init(init_key, x, target)
 
-        def step(state: Any, key: Array) -> tuple[Any, None]:  # noqa: ANN401
+        def step(state: Any, key: Array) -> tuple[Any, None]:
             return kernel.step(key, state, target)[0], None
 
         state, _ = jax.lax.scan(step, state, jax.random.split(step_key, steps))

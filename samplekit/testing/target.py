@@ -80,7 +80,7 @@ def _score(target: Target, x: Position) -> Position:
     return target.score(x)
 
 
-def _check_calls(fn: Any, target: Target, stack: PyTree) -> None:  # noqa: ANN401
+def _check_calls(fn: Any, target: Target, stack: PyTree) -> None:
     """Assert that plain, compiled and mapped calls agree."""
     name = f"{type_name(target)}.{fn.__name__.removeprefix('_')}"
     compiled = jax.jit(fn)

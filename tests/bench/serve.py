@@ -26,7 +26,7 @@ def open_stdout():
 def serve(setup):
     """Call `setup() -> (run, facts)` once, then `run(round)` for each number read from stdin.
 
-    `run` returns a dict of metrics, or a function that computes them after the clock stopped.
+    `run` returns a function that computes its metrics after the clock has stopped.
     """
     say = open_stdout()
     try:
@@ -38,7 +38,7 @@ def serve(setup):
             cpu, since = time.process_time(), time.perf_counter()
             result = run(int(line))
             wall, cpu = time.perf_counter() - since, time.process_time() - cpu
-            metrics = result() if callable(result) else result or {}
+            metrics = result()
             say({"wall_s": wall, "cores": cpu / wall, **metrics})
     except Exception as error:
         traceback.print_exc()

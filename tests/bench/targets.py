@@ -92,7 +92,7 @@ def starts(dim, chains=4):
 
 def quality(x):
     """Return the least bulk ESS and the largest R-hat over coordinates of (chain, draw, dim)."""
-    from arviz_stats.base import array_stats
+    from arviz_stats.base.array import array_stats
 
     x = np.asarray(x, np.float64)
     ess = np.asarray(array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk"))

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 import samplekit as sk
-from samplekit.kernels.metric import Dense, LowRank, dense_from_covariance, initial_metric, with_scale
+from samplekit.kernels.metric import (
+    Dense,
+    LowRank,
+    dense_from_covariance,
+    initial_metric,
+    with_scale,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +52,12 @@ def test_mala_is_one_leapfrog_of_hmc() -> None:
     hmc = sk.HMC(0.4, leapfrogs=1)
     two = hmc.move((rows, jnp.asarray(1.0)), hmc.init(None, x, target), target)
     np.testing.assert_allclose(one[0].position, two[0].position, rtol=1e-14)
-    np.testing.assert_allclose(
-        one[1]["acceptance_rate"], two[1]["acceptance_rate"], rtol=1e-13
-    )
+    np.testing.assert_allclose(one[1]["acceptance_rate"], two[1]["acceptance_rate"], rtol=1e-13)
 
 
 @pytest.mark.parametrize(
-    ("rule", "nodes", "tolerance"), [("simpson", 2, 1e-12), ("gauss", 2, 1e-12), ("gauss", 3, 1e-12)]
+    ("rule", "nodes", "tolerance"),
+    [("simpson", 2, 1e-12), ("gauss", 2, 1e-12), ("gauss", 3, 1e-12)],
 )
 def test_score_mala_is_mala_on_cubic_scores(rule: str, nodes: int, tolerance: float) -> None:
     """Simpson and two Gauss nodes integrate cubics exactly: the quartic target's score."""

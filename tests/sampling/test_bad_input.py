@@ -90,6 +90,7 @@ def test_positions_that_are_not_described():
     refused(TargetError, "Bare does not say.*`space`.*init=", Bare())
     refused(TargetError, "init= has no chain axis", Bare(), init=np.float32(0))
     refused(TargetError, r"init= has shape \[3, 2\].*chains=4", Bare(), init=np.zeros((3, 2)))
+    refused(TargetError, "init= has dtype int64", Bare(), init=np.zeros((4, 2), int))
 
 
 def test_what_is_no_target():
