@@ -36,7 +36,7 @@ KERNELS = {
     "MALA": (sk.MALA(), 50_000),
     "Barker": (sk.Barker(), 50_000),
     "ScoreMALA": (sk.ScoreMALA(), 50_000),
-    "HMC": (sk.HMC(), 10_000),
+    "HMC": (sk.HMC(target_accept=0.95), 10_000),
     "NUTS": (sk.NUTS(target_accept=0.95), 10_000),
     "MCLMC": (sk.MCLMC(), 50_000),
 }

@@ -127,13 +127,13 @@ def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tupl
 
     dtype = tuning.log_step.dtype
     rate = jnp.mean(jnp.nan_to_num(stats["acceptance_rate"])).astype(dtype)
-    update: Any = dual_averaging_adaptation(goal, gamma=tuning.gamma)[1]  # pyright: ignore
+    update: Any = dual_averaging_adaptation(goal, gamma=tuning.gamma)[1]
     state: Any = DualAveragingAdaptationState(
-        tuning.log_step,  # pyright: ignore
-        tuning.log_step_mean,  # pyright: ignore
-        count.astype(dtype),  # pyright: ignore # BlackJAX counts from 1: the number of this update
-        tuning.error_mean,  # pyright: ignore
-        tuning.shrink_to,  # pyright: ignore
+        tuning.log_step,
+        tuning.log_step_mean,
+        count.astype(dtype),  # BlackJAX counts from 1: the number of this update
+        tuning.error_mean,
+        tuning.shrink_to,
     )
     new = update(state, rate)
     tuning = dataclasses.replace(

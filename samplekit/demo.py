@@ -132,20 +132,22 @@ def run_demo(folder: Path, *, quick: bool = False, seed: int = 0) -> bool:
         "eight-schools.png": (draw_schools, ["eight-schools"]),
     }
     claim_folder(folder, stores=[p.store for p in todo], figures=[*figures])
-    table, runs = new_table(console), {}
+    table, runs, finished = new_table(console), {}, True
     for number, part in enumerate(todo, 1):
         kernel = type(part.kernel).__name__
         console.print(f"[bold]{number}/{len(todo)}[/] {part.title} by {kernel}")
-        run = runs[part.name] = sk.sample(
-            part.target,
-            part.kernel,
-            draws=part.draws,
-            warmup=1000,
-            seed=seed,
-            store=folder / part.store,
-        )
+        how = {"draws": part.draws, "warmup": 1000, "seed": seed, "store": folder / part.store}
+        try:
+            run = sk.sample(part.target, part.kernel, **how)
+        except KeyboardInterrupt:  # while compiling: there is no run yet
+            if not runs:
+                raise
+            finished = False
+            break
+        runs[part.name] = run
         table.add_row(*row(part, run))
-        if run.sampler.attrs["interrupted"]:
+        finished = not run.sampler.attrs["interrupted"]
+        if not finished:
             break
     console.print(table)
     # An interrupted demo draws what it has.
@@ -155,10 +157,9 @@ def run_demo(folder: Path, *, quick: bool = False, seed: int = 0) -> bool:
         for file in written:
             draw, needs = figures[file]
             draw(*(runs[name] for name in needs)).savefig(folder / file)
-    finished = not any(run.sampler.attrs["interrupted"] for run in runs.values())
     say_where(console, folder, written, [f"{name}.zarr" for name in runs])
     if not finished:
-        console.print("Interrupted: the last run can be continued with sk.resume.")
+        console.print("Interrupted: a stored run goes on with sk.resume.")
     return finished
 
 
@@ -186,8 +187,14 @@ def claim_folder(folder: Path, *, stores: Sequence[str], figures: Sequence[str])
             f"{str(folder)!r} holds {', '.join(foreign)}, not written by an earlier demo. Choose "
             "another folder with --output, or move them away."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    marker.write_text(json.dumps({"wrote": [*stores, *figures]}) + "\n", encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text(json.dumps({"wrote": [*stores, *figures]}) + "\n", encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or error
+        raise StoreError(
+            f"cannot write into {str(folder)!r}: {why}. Choose another folder with --output."
+        ) from error
     for name in present:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -70,7 +70,7 @@ def test_windows_end_where_warm_up_ends() -> None:
         (sk.HMC(leapfrogs=5), 0.8, 0.15),
         (sk.NUTS(), 0.8, 0.12),
         (sk.NUTS(target_accept=0.95), 0.95, 0.05),
-        (sk.ScoreMALA(), 0.574, 0.1),
+        (sk.ScoreMALA(), 0.8, 0.1),
         (sk.MCLMC(adjusted=True), 0.9, 0.1),
     ],
     ids=lambda v: type(v).__name__ if hasattr(v, "step") else str(v),

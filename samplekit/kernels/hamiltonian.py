@@ -63,8 +63,8 @@ class HMC(NoiseKernel):
     Notes
     -----
     H = −log p(x) + ½‖v‖², accepted with probability min(1, exp(H − H')). Invariant: the target.
-    Bias: none. Cost: one score a leapfrog step. Neal 2011, arXiv:1206.1901. The jitter is one number
-    for all chains in a step, so many chains keep in step.
+    Bias: none. Cost: one score a leapfrog step. Neal 2011, arXiv:1206.1901. The jitter is one
+    number for all chains in a step, so many chains keep in step.
 
     Examples
     --------

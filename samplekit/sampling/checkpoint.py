@@ -5,6 +5,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import ResumeError, SettingsError
@@ -12,7 +13,7 @@ from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
-from samplekit.sampling.program import View, with_space
+from samplekit.sampling.program import View, evaluate, with_space
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
 from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
@@ -61,7 +62,7 @@ def reopen(
     _check_dtype(dtype)
     view = View(target, bool(getattr(original, "flat", False)))
     stats = tuple(attrs["stats"])
-    key = jax.random.wrap_key_data(arrays["key"], impl=attrs["key_impl"])
+    key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"])
     task = Task(view, prepared, original, settings, key, stats, space.size, dtype, devices)
     engine = Engine(task)
     _restore(engine, arrays, attrs, compare=kernel is not None)
@@ -119,7 +120,7 @@ def _check_schema(attrs: dict[str, Any]) -> None:
 
 
 def _check_dtype(dtype: np.dtype) -> None:
-    if dtype.itemsize == 8 and not jax.config.jax_enable_x64:  # pyright: ignore
+    if dtype.itemsize == 8 and not jax.config.jax_enable_x64:
         raise ResumeError(
             "The run is float64 but JAX is set to float32. Call "
             'jax.config.update("jax_enable_x64", True) first.'
@@ -271,22 +272,25 @@ def _check_target(engine: Engine) -> None:
     view, dtype = engine.task.view, str(np.dtype(engine.task.dtype))
     states = jax.tree.map(lambda *a: np.stack(a), *[c.state for c in engine.carries])
     state = states if engine.batch is None else jax.tree.map(lambda a: a[0], states)
-    target = view.for_kernel
+    target: Any = view.for_kernel
     if isinstance(target, DensityTarget) and hasattr(state, "log_density"):
-        what, stored, fn = "log density", np.asarray(state.log_density), target.log_density
+        what, known = "log_density", state.log_density
     elif hasattr(state, "score"):
-        what, stored, fn = "score", np.asarray(state.score), target.score
+        what, known = "score", state.score
     else:
         return
-    each = jax.vmap(fn) if engine.batch else lambda x: jax.lax.map(fn, x)
-    now = np.asarray(jax.jit(each)(state.position))
-    size = np.maximum(1.0, np.abs(stored))
-    error = np.abs(now - stored) / size
+    each = evaluate(target, state.position, what=what, one_by_one=engine.batch is None)
+    now, stored = (
+        np.concatenate([np.reshape(a, (len(a), -1)) for a in jax.tree.leaves(tree)], axis=1)
+        for tree in (each, known)
+    )
+    error = np.abs(now - stored) / np.maximum(1.0, np.abs(stored))
     if not np.all(error <= SAME_TARGET.get(dtype, 2e-3)):
         chain = int(np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)[0])
         raise ResumeError(
-            f"This is another target: at the stored state of chain {chain} its {what} is "
-            f"{now[chain]}, the run's was {stored[chain]}. Resume with the target (and the data) "
+            f"This is another target: at the stored state of chain {chain} its "
+            f"{what.replace('_', ' ')} is {_short(now[chain])}, the run's was "
+            f"{_short(stored[chain])}. Resume with the target (and the data) "
             "that the run was made with."
         )
 

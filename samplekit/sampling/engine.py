@@ -107,9 +107,11 @@ class Engine:
         self.parts = range(chains) if self.batch is None else range(1)
         self.ends = windows(task.settings.warmup, task.original)
         start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
-        self.state_shape = state_shape(task.view, task.kernel, start)
+        self.state_shape = state_shape(task.view, _with_dtypes(task.kernel), start)
         self.shown = jax.eval_shape(task.view.shown, self.state_shape.position)
-        size = (self.batch, 1 << (chains - 1).bit_length())
+        # Powers of two: a few chains more or less are the same program.
+        shares_noise = isinstance(task.kernel, NoiseKernel)
+        size = (self.batch, 1 << (chains - 1).bit_length() if shares_noise else 1)
         lead = () if self.batch is None else (self.batch,)
         state = jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), self.state_shape

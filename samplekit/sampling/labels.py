@@ -51,7 +51,7 @@ def label(target: Any, shapes: dict[str, jax.ShapeDtypeStruct]) -> Labels:
 
 
 def _given_labels(target: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    if hasattr(target, "dims") and callable(target.dims):
+    if callable(getattr(target, "dims", None)):
         more = target.observed_coords() if hasattr(target, "observed_coords") else {}
         return dict(target.dims()), {**more, **target.coords()}
     space = target.space

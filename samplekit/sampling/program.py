@@ -317,7 +317,6 @@ def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
     # Starts live on keys of their own: fold in a number no step can have.
     key = jax.random.fold_in(jax.random.fold_in(job.key, np.uint32(2**32 - 1)), job.chain)
     key = jax.random.fold_in(key, job.attempt)
-    target = view.for_kernel
 
     def more(loop: tuple[Array, Any, Array]) -> Array:
         tries, _, fine = loop
@@ -327,22 +326,33 @@ def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
         tries, old, _ = loop
         key_x, key_state = jax.random.split(jax.random.fold_in(key, tries))
         x = jax.random.uniform(key_x, job.start.shape, job.start.dtype, -START_RADIUS, START_RADIUS)
-        position = view.position(jnp.where(job.given, job.start, x))
-        state = carry.kernel.init(key_state, position, target)
+        start = jnp.where(job.given, job.start, x)
+        state = start_state(view, carry.kernel, key_state, start)
         finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
         return tries + 1, _like(old, state), jnp.all(jnp.stack(finite))
 
     tries = jnp.zeros((), jnp.int32)
-    _, state, fine = jax.lax.while_loop(more, attempt, (tries, carry.state, jnp.asarray(False)))
+    _, state, fine = jax.lax.while_loop(more, attempt, (tries, carry.state, jnp.zeros((), bool)))
     return state, fine
+
+
+@functools.partial(jax.jit, inline=True)
+def start_state(view: View, kernel: Any, key: Array, vector: Array) -> Any:
+    """Return the kernel's state at a flat start; jitted for the same reason as `take_step`."""
+    return kernel.init(key, view.position(vector), view.for_kernel)
+
+
+@functools.partial(jax.jit, static_argnames=("what", "one_by_one"))
+def evaluate(target: Any, positions: Position, *, what: str, one_by_one: bool) -> Any:
+    """Return "log_density" or "score" of a target at positions with a leading chain axis."""
+    fn = getattr(target, what)
+    return jax.lax.map(fn, positions) if one_by_one else jax.vmap(fn)(positions)
 
 
 def state_shape(view: View, kernel: Any, start: Any) -> Any:
     """Return the shapes of a kernel's state without running it."""
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return jax.eval_shape(
-        lambda k, x: kernel.init(k, view.position(x), view.for_kernel), key, start
-    )
+    return jax.eval_shape(start_state, view, kernel, key, start)
 
 
 def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:

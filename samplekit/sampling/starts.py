@@ -9,6 +9,7 @@ import numpy as np
 from samplekit.core.errors import TargetError
 from samplekit.core.protocols import DensityTarget
 from samplekit.sampling.engine import FEW_CHAINS
+from samplekit.sampling.program import View, evaluate
 from samplekit.targets.space import make_space
 
 # A chain is lost when it moved less than this part of the distance between the other chains
@@ -79,11 +80,9 @@ def flat_starts(
         return None
     if hasattr(target, "unconstrain"):
         _check_arrays(init, chains)
-        flat = jax.jit(jax.vmap(lambda v: space.ravel(target.unconstrain(v))))(_floats(init))
     else:
         _check_structure(space, init, chains, floats=floats)
-        flat = jax.jit(jax.vmap(lambda v: space.ravel(space.from_support(v))))(_floats(init))
-    starts = np.asarray(flat)
+    starts = np.asarray(_to_flat(target, jax.tree.map(jnp.asarray, init)))
     bad = ~np.isfinite(starts).all(1)
     if bad.any():
         raise TargetError(
@@ -91,12 +90,15 @@ def flat_starts(
             f"{_short(jax.tree.map(lambda a: np.asarray(a)[int(np.argmax(bad))], init))}. Start "
             "inside the support."
         )
-    _check_density(target, space, starts)
+    _check_density(target, starts)
     return starts
 
 
-def _floats(init: Any) -> Any:
-    return jax.tree.map(jnp.asarray, init)
+@jax.jit
+def _to_flat(target: Any, init: Any) -> jax.Array:
+    """Return unconstrained vectors; the target is an argument, so this is compiled once."""
+    free = getattr(target, "unconstrain", target.space.from_support)
+    return jax.vmap(lambda value: target.space.ravel(free(value)))(init)
 
 
 def _check_arrays(init: Any, chains: int) -> None:
@@ -138,20 +140,13 @@ def _check_structure(space: Any, init: Any, chains: int, *, floats: bool) -> Non
             )
 
 
-def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:
+def _check_density(target: Any, starts: np.ndarray) -> None:
     """Refuse starts where the target is not finite: which chain, which value."""
-    if isinstance(target, DensityTarget):
-        what, fn = "log density", target.log_density
-    else:
-        what, fn = "score", target.score
-
-    def value(v: jax.Array) -> Any:
-        return fn(space.unravel(v))
-
+    what = "log_density" if isinstance(target, DensityTarget) else "score"
     # Few chains run one by one: a density that cannot be batched is then fine.
     few = len(starts) <= FEW_CHAINS
-    each = (lambda x: jax.lax.map(value, x)) if few else jax.vmap(value)
-    values = jax.jit(each)(jnp.asarray(starts))
+    flat = View(target, flat=True).for_kernel
+    values = evaluate(flat, starts, what=what, one_by_one=few)
     rows = np.concatenate(
         [np.asarray(a).reshape(len(starts), -1) for a in jax.tree.leaves(values)], axis=1
     )
@@ -160,7 +155,7 @@ def _check_density(target: Any, space: Any, starts: np.ndarray) -> None:
         chain = int(np.argmax(bad))
         value = rows[chain][~np.isfinite(rows[chain])][0]
         raise TargetError(
-            f"The {what} is {value} at the start of chain {chain}, x = {_short(starts[chain])} "
+            f"The {what.replace('_', ' ')} is {value} at the start of chain {chain}, x = {_short(starts[chain])} "
             "(unconstrained). A chain cannot leave such a place. Choose another init= for it, or "
             "leave init= out: samplekit then looks for finite starts."
         )
