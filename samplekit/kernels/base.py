@@ -100,8 +100,8 @@ class Base:
             given = np.asarray(self.first_step(dim) if step is None else step)
             if given.shape != () or given.dtype.kind not in "fiu":
                 raise KernelError(
-                    f"{type(self).__name__}(step_size={step!r}) needs one number. Where coordinates "
-                    "have different scales, metric= takes their variances."
+                    f"{type(self).__name__}(step_size={step!r}) needs one number. Where "
+                    "coordinates have different scales, metric= takes their variances."
                 )
             changes["step_size"] = given.astype(dtype)
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
@@ -176,10 +176,10 @@ def metropolis(
 ) -> tuple[Any, Stats]:
     """Accept or reject, x' with probability min(1, exp(log_ratio)).
 
-    A non-finite proposal is rejected and counted: a NaN or +inf ratio, or one whose density
-    is NaN. −inf is a density of zero: an ordinary rejection.
+    A non-finite proposal is rejected and counted: one whose ratio is NaN or +inf. A ratio of −inf
+    is a density of zero, an ordinary rejection.
     """
-    broken = jnp.isnan(log_ratio) | (log_ratio == jnp.inf) | ~_all_finite(proposal.position)
+    broken = jnp.isnan(log_ratio) | (log_ratio == jnp.inf)
     log_alpha = jnp.where(broken, -jnp.inf, jnp.minimum(log_ratio, 0.0))
     accepted = log_u <= log_alpha
     state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state)
@@ -190,7 +190,8 @@ def metropolis(
     return state, stats
 
 
-def _all_finite(x: Position) -> Array:
+def all_finite(x: Position) -> Array:
+    """Tell whether every number of a position is finite."""
     return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(x)]))
 
 

@@ -153,7 +153,7 @@ class HMC(NoiseKernel):
             end, taken, turned_at = self._until_turn(start, leapfrog, shorten)
             private = {"_turned_at": turned_at}
         energy_error = start.log_density - end.log_density
-        energy_error = energy_error + 0.5 * (jnp.sum(end.v**2) - jnp.sum(v**2))
+        energy_error = energy_error + 0.5 * jnp.sum(end.v**2 - v**2)
         proposal = GradientState(
             unravel(x + metric.apply(end.z)), end.log_density, unravel(end.score)
         )

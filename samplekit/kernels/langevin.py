@@ -69,8 +69,9 @@ class Langevin(NoiseKernel):
         """Refuse to guess."""
         del dim
         raise KernelError(
-            "Langevin has no step_size, and nothing to tune one by: it never rejects. Give one, for "
-            "instance a tenth of the target's smallest scale, or use sk.MALA(), which tunes itself."
+            "Langevin has no step_size, and nothing to tune one by: it never rejects. Give one, "
+            "for instance a tenth of the target's smallest scale, or use sk.MALA(), which tunes "
+            "itself."
         )
 
     def init(self, key: Array, x: Position, target: ScoreTarget, /) -> ScoreState:
@@ -162,7 +163,7 @@ class MALA(NoiseKernel):
         half = v + 0.5 * eta * metric.pull(ravel_pytree(state.score)[0])
         proposal = gradient_state(unravel(x + eta * metric.apply(half)), target)
         end = half + 0.5 * eta * metric.pull(ravel_pytree(proposal.score)[0])
-        kinetic = 0.5 * (jnp.sum(v * v) - jnp.sum(end * end))
+        kinetic = 0.5 * jnp.sum(v * v - end * end)
         log_ratio = proposal.log_density - state.log_density + kinetic
         state, stats = metropolis(log_u, log_ratio, proposal, state)
         return state, {"lp": state.log_density, **stats, "step_size": eta}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -15,6 +16,7 @@ from samplekit.kernels.base import (
     DensityState,
     Noise,
     NoiseKernel,
+    all_finite,
     check_acceptance,
     check_positive,
     density_state,
@@ -129,7 +131,12 @@ class MetropolisHastings(Base):
     def __post_init__(self) -> None:
         """Split the functions into code and arrays; insist on the proposal's density."""
         _check_proposal(self, self.propose, "propose(key, x) -> y")
-        if isinstance(self.log_proposal, str) and self.log_proposal == "symmetric":
+        if isinstance(self.log_proposal, str):
+            if self.log_proposal != "symmetric":
+                raise KernelError(
+                    f"MetropolisHastings(log_proposal={self.log_proposal!r}) is not known. Give a "
+                    'function log_proposal(y, x) = log q(y | x), or "symmetric".'
+                )
             object.__setattr__(self, "symmetric", True)
             object.__setattr__(self, "log_proposal", None)
         elif self.log_proposal is None and not self.symmetric:
@@ -155,6 +162,7 @@ class MetropolisHastings(Base):
         log_ratio = proposal.log_density - state.log_density
         if self.log_proposal is not None:
             log_ratio = log_ratio + self.log_proposal(x, y) - self.log_proposal(y, x)
+        log_ratio = jnp.where(all_finite(y), log_ratio, jnp.nan)
         log_u = log_uniform(key_accept, x, ())
         state, stats = metropolis(log_u, log_ratio, proposal, state)
         return state, {"lp": state.log_density, **stats}
@@ -218,6 +226,7 @@ class Independence(Base):
         log_ratio = (
             log_ratio + self.log_proposal(state.position) - self.log_proposal(proposal.position)
         )
+        log_ratio = jnp.where(all_finite(proposal.position), log_ratio, jnp.nan)
         log_u = log_uniform(key_accept, state.position, ())
         state, stats = metropolis(log_u, log_ratio, proposal, state)
         return state, {"lp": state.log_density, **stats}

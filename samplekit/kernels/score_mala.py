@@ -131,7 +131,7 @@ class ScoreMALA(NoiseKernel):
                 float(w) / 2 * slope((1 + float(t)) / 2) for t, w in zip(at, weights, strict=True)
             )
             calls = 1 + self.nodes
-        log_ratio = work + 0.5 * (jnp.sum(v * v) - jnp.sum(end * end))
+        log_ratio = work + 0.5 * jnp.sum(v * v - end * end)
         state, stats = metropolis(log_u, log_ratio, proposal, state)
         n_steps = jnp.asarray(calls, jnp.int32)
         return state, {**stats, "n_steps": n_steps, "step_size": eta}

@@ -1,6 +1,7 @@
 """Going on with a run: read its checkpoint, make sure it fits, rebuild the loop's parts."""
 
 import dataclasses
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,17 @@ _METRIC_SETTING = {
     "Dense": "dense",
     "LowRank": "low_rank",
     "NoneType": None,
+}
+# Kernels that are made again from their numbers alone, and their modules.
+_KERNEL_HOME = {
+    "Barker": "langevin",
+    "HMC": "hamiltonian",
+    "Langevin": "langevin",
+    "MALA": "langevin",
+    "MCLMC": "mclmc",
+    "NUTS": "nuts",
+    "RandomWalk": "metropolis",
+    "ScoreMALA": "score_mala",
 }
 # Another program rounds otherwise: the log density must agree to this part of its size.
 SAME_TARGET = {"float32": 2e-3, "float64": 1e-6}
@@ -185,8 +197,9 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
             if getattr(given, f"tunes_{what}", False) != was:
                 words = {True: "tuned", False: "given"}
                 raise ResumeError(
-                    f"The run's {what}{' size' * (what == 'step')} was {words[was]}, in this kernel "
-                    f"it is {words[not was]}. Resume with the same kernel, or leave kernel= out."
+                    f"The run's {what}{' size' * (what == 'step')} was {words[was]}, in this "
+                    f"kernel it is {words[not was]}. Resume with the same kernel, or leave "
+                    "kernel= out."
                 )
         return given, prepared
     cls = _kernel_class(stored["name"])
@@ -210,15 +223,12 @@ def _required(cls: type) -> dict[str, Any]:
 
 
 def _kernel_class(name: str) -> type:
-    import samplekit
-
-    cls = getattr(samplekit, name, None) if name in samplekit.__all__ else None
-    if cls is None or name in ("MetropolisHastings", "Independence"):
+    if name not in _KERNEL_HOME:
         raise ResumeError(
             f"The kernel {name} holds functions, which are not stored. Give it again: "
             "sk.resume(run, target, kernel=...)."
         )
-    return cls
+    return getattr(importlib.import_module(f"samplekit.kernels.{_KERNEL_HOME[name]}"), name)
 
 
 def _restore(

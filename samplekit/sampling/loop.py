@@ -84,7 +84,7 @@ class Loop:
             )
         raise TargetError(
             f"No start with finite log density and score was found for chain {chain} in "
-            f"{MOST_STARTS} tries, uniform on ±2 in unconstrained space; the last try gave {where}. "
+            f"{MOST_STARTS} tries, uniform on ±2 in unconstrained space; the last gave {where}. "
             "Give starts with init=, or check the target for NaN: a log of a negative number, a "
             "missing support=."
         )

@@ -242,7 +242,8 @@ def _one_step(plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]) -> tu
     if plan.tunes:
         kernel = kernel.tuning(on=job.tuning)
     key = jax.random.fold_in(job.key, job.first_step + i.astype(jnp.uint32))
-    state, stats = take_step((plan.chains, plan.rows), view, kernel, carry.state, (key, job.chain))
+    size = (plan.chains, plan.rows)
+    state, stats = take_step(size, view, kernel, carry.state, at=(key, job.chain))
     tuning = carry.tuning
     if plan.tunes:
 
@@ -269,6 +270,7 @@ def take_step(
     view: View,
     kernel: Any,
     state: Any,
+    *,
     at: tuple[Array, Array],
 ) -> tuple[Any, Stats]:
     """Take one step with the noise of (seed, chain, absolute step), for one chain or all.
@@ -297,7 +299,7 @@ def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
     if plan.chains is None:
         state, fine = _find_start(view, carry, job)
         return dataclasses.replace(carry, state=_like(carry.state, state), started=fine)
-    axes = Job(None, 0, 0, 0, 0, 0, None, None, None, None, None, None)  # pyright: ignore
+    axes = Job(None, 0, 0, 0, 0, 0, None, None, None, None, None, None)
     in_axes = (Carry(0, None, None, 0), axes)  # pyright: ignore
     state, fine = jax.vmap(functools.partial(_find_start, view), in_axes=in_axes)(carry, job)
 
@@ -359,7 +361,8 @@ def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: An
     """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     chain = jax.ShapeDtypeStruct(() if size[0] is None else (size[0],), np.int32)
-    return jax.eval_shape(functools.partial(take_step, size), view, kernel, state, (key, chain))[1]
+    step = functools.partial(take_step, size)
+    return jax.eval_shape(step, view, kernel, state, at=(key, chain))[1]
 
 
 def draw_bytes(shown: dict[str, Any], state: Any, stats: dict[str, Any]) -> int:

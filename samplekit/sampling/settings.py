@@ -47,8 +47,8 @@ def make_settings(**given: Any) -> Settings:
     # Keys are numbered by 32 bits; the last number belongs to the starts.
     if given["warmup"] + given["draws"] * given["thin"] >= 2**32 - 1:
         raise SettingsError(
-            f"draws={given['draws']} with thin={given['thin']} are more than 2³² steps a chain, for "
-            "which there are no random numbers. Take fewer, or more chains."
+            f"draws={given['draws']} with thin={given['thin']} are more than 2³² steps a chain, "
+            "for which there are no random numbers. Take fewer, or more chains."
         )
     until = given.get("until")
     if until is not None and not hasattr(until, "met"):
@@ -87,8 +87,8 @@ def check_devices(devices: Any) -> None:
     fine = isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) > 0
     if not fine or not all(hasattr(d, "platform") for d in devices):
         raise SettingsError(
-            f"devices={devices!r} is not a list of devices. Give some of jax.devices(), or None for "
-            "all of them."
+            f"devices={devices!r} is not a list of devices. Give some of jax.devices(), or None "
+            "for all of them."
         )
 
 

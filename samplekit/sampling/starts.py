@@ -155,9 +155,10 @@ def _check_density(target: Any, starts: np.ndarray) -> None:
         chain = int(np.argmax(bad))
         value = rows[chain][~np.isfinite(rows[chain])][0]
         raise TargetError(
-            f"The {what.replace('_', ' ')} is {value} at the start of chain {chain}, x = {_short(starts[chain])} "
-            "(unconstrained). A chain cannot leave such a place. Choose another init= for it, or "
-            "leave init= out: samplekit then looks for finite starts."
+            f"The {what.replace('_', ' ')} is {value} at the start of chain {chain}, "
+            f"x = {_short(starts[chain])} (unconstrained). A chain cannot leave such a place. "
+            "Choose another init= for it, or leave init= out: samplekit then looks for "
+            "finite starts."
         )
 
 

@@ -20,6 +20,9 @@ from numpyro.primitives import Messenger
 
 from samplekit.core.errors import TargetError
 from samplekit.core.pytree import is_array
+from samplekit.targets.numpyro_import import mend_numpyro
+
+mend_numpyro()
 
 type Trace = dict[str, Any]
 

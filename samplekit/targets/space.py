@@ -61,6 +61,9 @@ class Support:
     @property
     def bijector(self) -> Any:
         """The map from the reals onto the support."""
+        from samplekit.targets.numpyro_import import mend_numpyro
+
+        mend_numpyro()
         from numpyro.distributions.transforms import biject_to
 
         return biject_to(self.constraint)

@@ -97,10 +97,13 @@ def child(model_name: str, *, cache: bool, calls: bool) -> None:
             target = sk.from_numpyro(model, *data)
         with clock.phase("sample"):
             sk.sample(target, cache=cache, progress=False)
-    with clock.phase("sample, second call"):
-        sk.sample(target, cache=cache, progress=False, seed=1)
+    # What follows is not part of the cold start, and must not be added to it.
+    phases = {name: list(spent) for name, spent in clock.phases.items()}
     programs = {k: [sum(v), len(v)] for k, v in events.items()}
-    print(json.dumps({"phases": clock.phases, "programs": programs}), flush=True)
+    with clock.phase("second call"):
+        sk.sample(target, cache=cache, progress=False, seed=1)
+    phases["second call of sample"] = clock.phases["second call"]
+    print(json.dumps({"phases": phases, "programs": programs}), flush=True)
 
 
 @contextlib.contextmanager

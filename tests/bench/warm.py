@@ -42,7 +42,7 @@ def _flag(outcome: Outcome) -> str:
 
 def _summarize(section: Section, name: str, outcomes: dict[str, Outcome]) -> None:
     base, own = outcomes.values()
-    flags = [f"{o.name} {_flag(o)}" for o in (base, own) if _flag(o)]
+    flags = [f"{o.name} {o.error or _flag(o)}" for o in (base, own) if o.error or _flag(o)]
     section.bars.append(
         Bar(
             f"{name}: ESS/s, samplekit / BlackJAX",

@@ -51,11 +51,11 @@ def refused(error, match, target=TARGET, kernel=None, **options):
 def test_energy_that_is_no_scalar():
     with pytest.raises(TargetError, match=r"energy returns of shape \[2\].*one number.*\.sum\(\)"):
         sk.from_energy(lambda x: x**2, 2)
-    with pytest.raises(TargetError, match="log density returns of shape"):
+    with pytest.raises(TargetError, match=r"log density returns of shape"):
         sk.from_log_density(lambda x: x[:1], 2)
-    with pytest.raises(TargetError, match="energy returns int32.*floating"):
+    with pytest.raises(TargetError, match=r"energy returns int32.*floating"):
         sk.from_energy(lambda x: jnp.sum(x > 0), 2)
-    with pytest.raises(TargetError, match="score returns of shape.*shaped as the position"):
+    with pytest.raises(TargetError, match=r"score returns of shape.*shaped as the position"):
         sk.from_score(lambda x: jnp.sum(x), 2)
     with pytest.raises(TargetError, match=r"energy failed on a position of shape \[2\].*jax.numpy"):
         sk.from_energy(lambda x: np.linalg.norm(x), 2)
@@ -76,11 +76,11 @@ def test_energy_of_the_users_class_that_is_no_scalar():
 
 
 def test_positions_that_are_not_described():
-    with pytest.raises(TargetError, match="exactly one of dim= .* and like="):
+    with pytest.raises(TargetError, match=r"exactly one of dim= .* and like="):
         sk.from_energy(lambda x: x.sum())
-    with pytest.raises(TargetError, match="dim=0 is not a positive integer"):
+    with pytest.raises(TargetError, match=r"dim=0 is not a positive integer"):
         sk.from_energy(lambda x: x.sum(), 0)
-    with pytest.raises(TargetError, match="support=.*structure"):
+    with pytest.raises(TargetError, match=r"support=.*structure"):
         sk.from_energy(lambda x: x["a"], like={"a": 1.0}, support={"b": constraints.positive})
 
     class Bare:
@@ -133,7 +133,7 @@ def test_models_that_no_kernel_can_sample():
     def known(y):
         numpyro.sample("y", dist.Normal(), obs=y)
 
-    with pytest.raises(TargetError, match="no latent site"):
+    with pytest.raises(TargetError, match=r"no latent site"):
         sk.from_numpyro(known, np.array([0.5], np.float32))
 
 
@@ -165,9 +165,13 @@ def test_starts_where_the_target_is_not_finite():
     refused(TargetError, r"init= for chain 2 is not finite.*nan", init=init)
     init[2] = -1.0
     log = sk.from_log_density(lambda x: jnp.sum(jnp.log(x) - x), 2)
-    refused(TargetError, r"log density is nan at the start of chain 2, x = \[-1. -1.\]", log, init=init)
+    refused(
+        TargetError, r"log density is nan at the start of chain 2, x = \[-1. -1.\]", log, init=init
+    )
     init[2] = 0.0
-    refused(TargetError, r"log density is -inf at the start of chain 2, x = \[0. 0.\]", log, init=init)
+    refused(
+        TargetError, r"log density is -inf at the start of chain 2, x = \[0. 0.\]", log, init=init
+    )
     score = sk.from_score(lambda x: 1 / x - 1, 2)
     refused(TargetError, r"score is inf at the start of chain 2", score, init=init)
 
@@ -278,11 +282,11 @@ def test_what_is_no_kernel():
 
 
 def test_proposals_without_density():
-    with pytest.raises(KernelError, match="MetropolisHastings has no log_proposal.*symmetric"):
+    with pytest.raises(KernelError, match=r"MetropolisHastings has no log_proposal.*symmetric"):
         sk.MetropolisHastings(lambda key, x: x)
-    with pytest.raises(KernelError, match="Independence has no log_proposal.*biased"):
+    with pytest.raises(KernelError, match=r"Independence has no log_proposal.*biased"):
         sk.Independence(lambda key: jnp.zeros(2))
-    with pytest.raises(KernelError, match="needs a function"):
+    with pytest.raises(KernelError, match=r"needs a function"):
         sk.Independence(3, lambda y: 0.0)  # pyright: ignore[reportArgumentType]
 
 

@@ -131,7 +131,9 @@ def assert_same(tree, straight):
             np.testing.assert_array_equal(tree[group][name], straight[group][name], err_msg=name)
     for name in ("state.position", "kernel.step_size", "kernel.metric.root", "key"):
         slots = [int(t["sampler"].attrs["slot"]) for t in (tree, straight)]
-        one, two = (t["sampler"][name].values[s] for t, s in zip((tree, straight), slots, strict=True))
+        one, two = (
+            t["sampler"][name].values[s] for t, s in zip((tree, straight), slots, strict=True)
+        )
         np.testing.assert_array_equal(one, two, err_msg=name)
 
 
@@ -209,11 +211,11 @@ def test_a_full_disk_costs_no_draw(number, tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot write or read the run at .*file/run.zarr"):
+    with pytest.raises(StoreError, match=r"cannot write or read the run at .*file/run.zarr"):
         sample_small(store=tmp_path / "file" / "run.zarr")
-    with pytest.raises(StoreError, match="something is there already.*sk.resume"):
+    with pytest.raises(StoreError, match=r"something is there already.*sk.resume"):
         sample_small(store=tmp_path / "file")
-    with pytest.raises(StoreError, match="cannot write or read the run at '/proc/run.zarr'"):
+    with pytest.raises(StoreError, match=r"cannot write or read the run at '/proc/run.zarr'"):
         sample_small(store="/proc/run.zarr")
 
 
@@ -221,7 +223,7 @@ def test_a_folder_that_vanishes(tmp_path, monkeypatch):
     path = tmp_path / "run.zarr"
     monkeypatch.setattr(loop, "ROUND_SECONDS", 0)
     monkeypatch.setattr(loop, "_wait", lambda jobs: path.exists() and move_away(path))
-    with pytest.raises(StoreError, match="vanished.*put it back") as caught:
+    with pytest.raises(StoreError, match=r"vanished.*put it back") as caught:
         sample_small(store=path, warmup=0)
     assert caught.value.run["posterior"].sizes["draw"] >= 1
 

@@ -65,7 +65,7 @@ def test_restarts_are_stored_and_resumed(tmp_path):
 
 
 def test_a_chain_that_finds_no_start_stays():
-    """A target that is finite only where the user says: a restart cannot work, and must not harm."""
+    """A target that is finite only where the user says: a restart fails, and must not harm."""
 
     def hidden(x):
         return log_density(x - 100)
@@ -145,7 +145,8 @@ def test_nan_is_rejected_and_counted(name):
     assert (np.abs(x) < 2).all()
     nonfinite = stats["nonfinite"].values
     assert nonfinite.dtype == np.int32
-    assert nonfinite.any() and not nonfinite.all()
+    assert nonfinite.any()
+    assert not nonfinite.all()
     assert ((nonfinite == 0) | (nonfinite == 1)).all()
     assert x.std() > 0.3  # and yet it moves
     for values in stats.data_vars.values():
@@ -161,5 +162,6 @@ def test_tuning_survives_nan(name):
     kernel = getattr(sk, name)()
     run = sample(BOX, kernel, chains=2, draws=100)
     step = run["sample_stats"]["step_size"].values
-    assert np.isfinite(step).all() and (step > 1e-3).all()
+    assert np.isfinite(step).all()
+    assert (step > 1e-3).all()
     assert run["posterior"]["x"].values.std() > 0.3

@@ -2,10 +2,7 @@
 
 import contextlib
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -213,7 +210,7 @@ def test_another_target_is_refused(finished):
     other = sk.targets.gaussian(2, covariance=2 * COVARIANCE)
     with pytest.raises(ResumeError, match=r"another target: .* chain \d its log density is -.*was"):
         resume(finished, other, draws=5)
-    with pytest.raises(ResumeError, match="2 coordinates, this target 3"):
+    with pytest.raises(ResumeError, match=r"2 coordinates, this target 3"):
         resume(finished, sk.targets.gaussian(3), draws=5)
     other = sk.from_log_density(TARGET.log_density, 2, name="theta")
     with pytest.raises(ResumeError, match=r"variables \['x'\], this target \['theta'\]"):
@@ -225,7 +222,7 @@ def test_another_target_is_refused(finished):
 
 def test_another_score_is_refused():
     run = sample(sk.Langevin(0.3), sk.from_score(lambda x: -x, 2), warmup=0, draws=4)
-    with pytest.raises(ResumeError, match="another target: .* its score is"):
+    with pytest.raises(ResumeError, match=r"another target: .* its score is"):
         resume(run, sk.from_score(lambda x: -2 * x, 2), draws=5)
 
 
@@ -265,21 +262,21 @@ def test_another_dtype_is_refused():
 def test_another_schema_is_refused(finished):
     run = finished.copy()
     run["sampler"].attrs["schema"] = 99
-    with pytest.raises(ResumeError, match="schema 99.*schema 1"):
+    with pytest.raises(ResumeError, match=r"schema 99.*schema 1"):
         resume(run)
-    with pytest.raises(ResumeError, match="schema 99"):
+    with pytest.raises(ResumeError, match=r"schema 99"):
         sk.kernel_of(run)
 
 
 def test_what_is_no_run_is_refused(finished, tmp_path):
-    with pytest.raises(ResumeError, match="no group 'sampler'"):
+    with pytest.raises(ResumeError, match=r"no group 'sampler'"):
         resume(xr.DataTree.from_dict({"posterior": finished["posterior"].to_dataset()}))
-    with pytest.raises(ResumeError, match="not dict"):
+    with pytest.raises(ResumeError, match=r"not dict"):
         resume({})
-    with pytest.raises(StoreError, match="no run of samplekit"):
+    with pytest.raises(StoreError, match=r"no run of samplekit"):
         resume(tmp_path / "nothing")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(StoreError, match="no run of samplekit"):
+    with pytest.raises(StoreError, match=r"no run of samplekit"):
         resume(tmp_path / "file")
     for draws in (0, -1, 2.5, True, "4"):
         with pytest.raises(SettingsError, match=f"draws={draws!r} is not a positive integer"):
@@ -359,7 +356,7 @@ def test_a_second_ctrl_c_goes_through(monkeypatch):
 # The tuned kernel -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in KERNELS if n not in HOLD_FUNCTIONS])
+@pytest.mark.parametrize("name", ["NUTS", "HMC", "ScoreMALA", "Langevin given", "MCLMC adjusted"])
 def test_kernel_of(name, tmp_path):
     run = sample(KERNELS[name])
     kernel = sk.kernel_of(run)

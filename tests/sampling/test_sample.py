@@ -196,7 +196,9 @@ def test_init_is_constrained(supported):
 
 def test_score_with_support():
     """Langevin on a positive score feels the Jacobian: it agrees with the density's own."""
-    density = sk.from_log_density(lambda x: 2 * jnp.log(x) - x, like=1.0, support=constraints.positive)
+    density = sk.from_log_density(
+        lambda x: 2 * jnp.log(x) - x, like=1.0, support=constraints.positive
+    )
     score = sk.from_score(lambda x: 2 / x - 1, like=1.0, support=constraints.positive)
     a, b = (sample(t, sk.Langevin(0.3)) for t in (density, score))
     np.testing.assert_allclose(a["posterior"]["x"], b["posterior"]["x"], rtol=1e-4)
@@ -244,7 +246,6 @@ def test_warmup_is_not_thinned():
 def test_chosen_statistics():
     run = sample(stats=["step_size", "lp"])
     assert set(run["sample_stats"].data_vars) == {"lp", "step_size"}
-    assert set(sample(stats="lp")["sample_stats"].data_vars) == {"lp"}
     none = sample(stats=[])
     assert "sample_stats" not in none.children
     np.testing.assert_array_equal(x_of(none), x_of(run))
@@ -254,7 +255,8 @@ def test_keep_warmup():
     run = sample(kernel=sk.MALA(), warmup=30, keep_warmup=True)
     assert run["warmup_posterior"].sizes["draw"] == run["warmup_sample_stats"].sizes["draw"] == 30
     step = run["warmup_sample_stats"]["step_size"].values
-    assert (np.unique(step[0]).size > 10) and not np.array_equal(step[0], step[1])
+    assert np.unique(step[0]).size > 10
+    assert not np.array_equal(step[0], step[1])
     assert np.unique(run["sample_stats"]["step_size"].values[0]).size == 1
     again = sample(kernel=sk.MALA(), warmup=30)
     assert "warmup_posterior" not in again.children
