@@ -187,16 +187,16 @@ def finish_window(
         learned = _window_metric(kernel.metric, tuning, force=force)
         kernel = dataclasses.replace(kernel, metric=learned)
     if step is not None:
-        tuning = _restart_step_size(jax.tree.map(np.asarray, tuning), step, first=False)
+        tuning = _restart_step_size(tuning, step, first=False)
     return kernel, tuning
 
 
 def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:
     rows = min(int(tuning.recorded), tuning.draws.shape[0])
-    draws = np.asarray(tuning.draws[:rows], np.float64).reshape(-1, tuning.draws.shape[-1])
+    draws = np.asarray(np.asarray(tuning.draws)[:rows], np.float64).reshape(-1, tuning.draws.shape[-1])
     scores = None
     if tuning.scores.ndim > 1:
-        scores = np.asarray(tuning.scores[:rows], np.float64).reshape(draws.shape)
+        scores = np.asarray(np.asarray(tuning.scores)[:rows], np.float64).reshape(draws.shape)
         fine = np.isfinite(scores).all(1)
         draws, scores = draws[fine], scores[fine]
     distinct = 1 + int(np.count_nonzero(np.any(np.diff(draws, axis=0) != 0, axis=1)))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from samplekit.adaptation import finish_window, start_tuning, windows
@@ -33,7 +34,7 @@ type Block = dict[str, np.ndarray]
 
 # One call returns at most this many draws and bytes.
 MOST_DRAWS = 1000
-CALL_BYTES = 40 * 2**20
+CALL_BYTES = 8 * 2**20
 # Up to this many chains a noise kernel runs chain by chain on a CPU; beyond, a batch is faster.
 FEW_CHAINS = 16
 
@@ -134,6 +135,7 @@ class Engine:
             tunes=task.tunes,
         )
         self.carries: list[Any] = [self._blank() for _ in self.parts]
+        self._idle = [self._resting(part) for part in self.parts]
 
     def _blank(self) -> Carry:
         """Return the carry before the first call: shapes, and the kernel as prepared."""
@@ -177,27 +179,30 @@ class Engine:
         """Whether every chain has its start."""
         return all(bool(np.all(c.started)) for c in self.carries)
 
-    def _job(self, part: int, *, tick: int, draws: int) -> Job:
-        settings, warm = self.task.settings, tick < self.task.settings.warmup
+    def _resting(self, part: int) -> Job:
+        """Return a job that does nothing, on the device: most of a job never changes."""
         lead = () if self.batch is None else (self.batch,)
         chain = np.asarray(part) if self.batch is None else np.arange(self.batch)
-        tuning = warm and self.plan.tunes
-        # The last window settles the step size alone.
-        recording = tuning and self.plan.records and tick < max(self.ends[:-1], default=0)
-        return Job(
+        job = Job(
             key=self.task.key,
             chain=chain.astype(np.int32),
             begin=np.zeros(lead, bool),
             start=np.zeros((*lead, self.task.dim), self.task.dtype),
             given=np.zeros(lead, bool),
             attempt=np.zeros(lead, np.int32),
-            first_step=np.asarray(settings.step_at(tick), np.uint32),
-            draws=np.asarray(draws, np.int32),
-            thin=np.asarray(1 if warm else settings.thin, np.int32),
-            tuning=np.asarray(tuning),
-            recording=np.asarray(recording),
-            keep=np.asarray(settings.keep_warmup or not warm),
+            clock=np.zeros(6, np.uint32),
         )
+        return jax.tree.map(jnp.asarray, job)
+
+    def _job(self, part: int, *, tick: int, draws: int) -> Job:
+        settings, warm = self.task.settings, tick < self.task.settings.warmup
+        tuning = warm and self.plan.tunes
+        # The last window settles the step size alone.
+        recording = tuning and self.plan.records and tick < max(self.ends[:-1], default=0)
+        keep = settings.keep_warmup or not warm
+        thin = 1 if warm else settings.thin
+        clock = (settings.step_at(tick), draws, thin, tuning, recording, keep)
+        return dataclasses.replace(self._idle[part], clock=np.asarray(clock, np.uint32))
 
     def _placed(self, part: int) -> Carry:
         """Return the carry on its device, or sharded over the devices of a batch."""
@@ -239,6 +244,8 @@ class Engine:
     def _rows(self, tree: dict[str, jax.Array], count: int) -> Block:
         """Return the filled rows as NumPy arrays with the chains in front."""
         rows = {name: np.asarray(a)[:count] for name, a in tree.items()}
+        if 2 * count < self.plan.capacity:  # or a few rows would keep all of the memory
+            rows = {name: a.copy() for name, a in rows.items()}
         if self.batch is None:
             return {name: a[None] for name, a in rows.items()}
         return {name: np.moveaxis(a, 1, 0) for name, a in rows.items()}
@@ -248,8 +255,8 @@ class Engine:
         setting = getattr(self.task.original, "metric", None)
         forced = isinstance(setting, str) and setting in ("dense", "low_rank")
         kernel, tuning = finish_window(
-            jax.tree.map(np.array, carry.kernel),
-            jax.tree.map(np.array, carry.tuning),
+            carry.kernel,
+            carry.tuning,
             self.plan.goal,
             metric=self.plan.records and not last,
             force=forced,

@@ -26,8 +26,10 @@ from samplekit.sampling.starts import lost_chains
 from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
+# Nothing is known of the speed at first: few ticks, then many more of them if they were quick.
+FIRST_ROUND, ROUND_GROWTH = 4.0, 40
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
-RESCUE_AT = (0.05, 0.1, 0.2, 0.4)
+RESCUE_AT = (0.1, 0.4)
 # A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
 FIRST_LOOK, LOOK_GROWTH = 100, 1.25
 
@@ -39,7 +41,7 @@ class Loop:
         self.engine, self.record, self.progress = engine, record, progress
         self.settings = engine.task.settings
         self.tick = record.tick
-        self._quantum = 1.0
+        self._quantum = FIRST_ROUND
         self._barriers = self._fixed_ticks()
         self._acceptance: list[float] = []
         self._divergences = 0
@@ -124,9 +126,9 @@ class Loop:
         return interrupted
 
     def _adapt_round(self, ticks: int, spent: float) -> None:
-        """Aim for the wanted length of a round, never growing more than eightfold."""
+        """Aim for the wanted length of a round, never growing too fast on little evidence."""
         wanted = ticks * ROUND_SECONDS / max(spent, 1e-6)
-        self._quantum = min(wanted, 8 * max(self._quantum, ticks))
+        self._quantum = min(wanted, ROUND_GROWTH * max(self._quantum, ticks))
 
     def _at_barrier(self, kind: str) -> None:
         if kind == "rescue":

@@ -44,17 +44,44 @@ class Job:
     """What one call of the program is to do; all of it data."""
 
     key: Numbers
-    chain: Numbers  # index of this chain; unused in a batch
-    begin: Numbers  # whether to start (for each chain in a batch)
+    chain: Numbers  # index of this chain; of all chains in a batch
+    # where chains begin, one entry a chain in a batch
+    begin: Numbers
     start: Numbers  # flat start, used where `given`
     given: Numbers
     attempt: Numbers  # how often this chain was started before
-    first_step: Numbers  # absolute number of the first step
-    draws: Numbers
-    thin: Numbers
-    tuning: Numbers
-    recording: Numbers
-    keep: Numbers
+    # first step, draws, thin, tuning, recording, keep: one array, for each array costs a transfer
+    clock: Numbers
+
+    @property
+    def first_step(self) -> Array:
+        """Absolute number of the first step."""
+        return self.clock[0]
+
+    @property
+    def draws(self) -> Array:
+        """Draws to make."""
+        return self.clock[1].astype(jnp.int32)
+
+    @property
+    def thin(self) -> Array:
+        """Steps for each draw."""
+        return self.clock[2].astype(jnp.int32)
+
+    @property
+    def tuning(self) -> Array:
+        """Whether to learn."""
+        return self.clock[3] > 0
+
+    @property
+    def recording(self) -> Array:
+        """Whether to keep draws for the metric."""
+        return self.clock[4] > 0
+
+    @property
+    def keep(self) -> Array:
+        """Whether the values of the draws are wanted."""
+        return self.clock[5] > 0
 
 
 @pytree
@@ -299,7 +326,7 @@ def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
     if plan.chains is None:
         state, fine = _find_start(view, carry, job)
         return dataclasses.replace(carry, state=_like(carry.state, state), started=fine)
-    axes = Job(None, 0, 0, 0, 0, 0, None, None, None, None, None, None)
+    axes = Job(None, 0, 0, 0, 0, 0, None)
     in_axes = (Carry(0, None, None, 0), axes)  # pyright: ignore
     state, fine = jax.vmap(functools.partial(_find_start, view), in_axes=in_axes)(carry, job)
 
