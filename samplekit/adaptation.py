@@ -27,12 +27,11 @@ WORTH_MIXING = 4.0
 # Stan's: large steps are cheap to try, so the first guess is tried tenfold. A later window begins
 # with a step size that is nearly right, and short windows would be drawn off it.
 FIRST_BOLDNESS = 10.0
-# Nesterov's γ: how far one surprise moves the step size. Stan's 0.05 finds the order of magnitude;
-# once that is known it mostly adds noise, and acceptance, being convex, then ends below its goal
-# (a random walk at 0.165 for 0.234).
-FIRST_GAMMA, LATER_GAMMA = 0.05, 0.25
+# Nesterov's γ: how little one surprise moves the step size. Stan's 0.05 finds the order of
+# magnitude; what suits later windows is the kernel's to say (`Base.later_gamma`).
+FIRST_GAMMA = 0.05
 # Ends of the windows as parts of warm-up; the last tenth settles the step size alone.
-WINDOW_ENDS = (0.05, 0.1, 0.2, 0.4, 0.9)
+WINDOW_ENDS = (0.05, 0.15, 0.4, 0.9)
 
 
 @pytree
@@ -90,17 +89,17 @@ def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -
         scores=np.zeros(scores, dtype),
         recorded=count,
     )
-    return _restart_step_size(blank, step, first=True)
+    return _restart_step_size(blank, step)
 
 
 def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda p: ravel_pytree(p)[0], position)
 
 
-def _restart_step_size(tuning: Tuning, step: np.ndarray, *, first: bool) -> Tuning:
+def _restart_step_size(tuning: Tuning, step: np.ndarray, gamma: float | None = None) -> Tuning:
     """Begin dual averaging anew at `step`: boldly the first time, gently later."""
     log_step = np.log(step)
-    boldness, gamma = (FIRST_BOLDNESS, FIRST_GAMMA) if first else (1.0, LATER_GAMMA)
+    boldness, gamma = (FIRST_BOLDNESS, FIRST_GAMMA) if gamma is None else (1.0, gamma)
     zero = np.zeros_like(log_step)
     return dataclasses.replace(
         tuning,
@@ -187,7 +186,7 @@ def finish_window(
         learned = _window_metric(kernel.metric, tuning, force=force)
         kernel = dataclasses.replace(kernel, metric=learned)
     if step is not None:
-        tuning = _restart_step_size(tuning, step, first=False)
+        tuning = _restart_step_size(tuning, step, kernel.later_gamma)
     return kernel, tuning
 
 
@@ -222,25 +221,22 @@ def fisher_metric(
     draws than dimensions, however few. Without scores it is cov(x). Seyboldt, Carlson and Carpenter
     2026, as in nutpie; first the diagonal, then the rest where its condition number pays.
     """
+    n, dim = draws.shape
     x = draws - draws.mean(0)
-    variance = x.var(0)
-    if scores is None:
-        scale = np.sqrt(variance)
-        g = None
-    else:
-        g = scores - scores.mean(0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scale = (variance / g.var(0)) ** 0.25
-    usable = np.isfinite(scale) & (scale > 1e-20)
-    scale = np.where(usable, scale, 1.0)
+    g = None if scores is None else scores - scores.mean(0)
+    scale = _scales(x, g)
     if not mixing:
         return scale, None
-    x = x / scale
-    g = None if g is None else g * scale
-    basis = _span(x, g)
-    covariance = _covariance(x, basis, distinct)
-    if g is not None:
-        covariance = _geometric_mean(covariance, _covariance(g, basis, distinct))
+    basis = _span(x, g, scale)
+    weight = _ridge(distinct, dim)
+    if basis is None:  # enough draws: second moments are all that is needed of them
+        covariance = _ridged(x.T @ x / n / np.outer(scale, scale), weight)
+        dual = None if g is None else _ridged(g.T @ g / n * np.outer(scale, scale), weight)
+    else:
+        covariance = _ridged_in(basis, x / scale, weight)
+        dual = None if g is None else _ridged_in(basis, g * scale, weight)
+    if dual is not None:
+        covariance = _geometric_mean(covariance, dual)
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 1e-10)
     if not force and values[-1] / values[0] < WORTH_MIXING:
@@ -248,26 +244,46 @@ def fisher_metric(
     return scale, (values, vectors if basis is None else basis @ vectors)
 
 
-def _span(x: np.ndarray, g: np.ndarray | None) -> np.ndarray | None:
+def _scales(x: np.ndarray, g: np.ndarray | None) -> np.ndarray:
+    """Return the best diagonal: (var x / var ∇log p)^¼, or the standard deviations."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->j", x, x)
+        if g is None:
+            scale = np.sqrt(squares / len(x))
+        else:
+            scale = (squares / np.einsum("ij,ij->j", g, g)) ** 0.25
+    return np.where(np.isfinite(scale) & (scale > 1e-20), scale, 1.0)
+
+
+def _span(x: np.ndarray, g: np.ndarray | None, scale: np.ndarray) -> np.ndarray | None:
     """Return an orthonormal basis of what was seen; None where that is everything."""
-    seen = x if g is None else np.concatenate([x, g])
-    if seen.shape[0] >= seen.shape[1]:
+    rows = len(x) * (1 if g is None else 2)
+    if rows >= x.shape[1]:
         return None
+    seen = x / scale if g is None else np.concatenate([x / scale, g * scale])
     return np.linalg.qr(seen.T)[0]
 
 
-def _covariance(x: np.ndarray, basis: np.ndarray | None, distinct: int) -> np.ndarray:
-    """Return the covariance, pulled towards a multiple of the identity where draws are few."""
-    dim = x.shape[1]
-    level = np.mean(x**2)
-    if basis is not None:
-        x = x @ basis
-    # With plenty of draws almost nothing: the geometric mean cancels their noise. With fewer than
-    # two a dimension, directions never seen must not look flat: five draws' worth of identity.
+def _ridge(distinct: int, dim: int) -> float:
+    """Return the share of a multiple of the identity that a covariance is mixed with.
+
+    With plenty of draws almost nothing: the geometric mean cancels their noise. With fewer than two
+    a dimension, directions never seen must not look flat: five draws' worth.
+    """
     weight = 1e-5 * distinct if distinct >= 2 * dim else 5.0
-    n = len(x)
-    share = weight / (distinct + weight)
-    return (1 - share) * (x.T @ x) / n + share * level * np.eye(x.shape[1])
+    return weight / (distinct + weight)
+
+
+def _ridged(covariance: np.ndarray, share: float) -> np.ndarray:
+    dim = len(covariance)
+    return (1 - share) * covariance + share * np.trace(covariance) / dim * np.eye(dim)
+
+
+def _ridged_in(basis: np.ndarray, x: np.ndarray, share: float) -> np.ndarray:
+    """Return the same in a subspace; the identity's multiple is that of the whole space."""
+    inner = x @ basis
+    ridge = share * np.mean(x**2) * np.eye(basis.shape[1])
+    return (1 - share) * (inner.T @ inner) / len(x) + ridge
 
 
 def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ def test_round_targets_stay_diagonal() -> None:
 
 
 def test_windows_end_where_warm_up_ends() -> None:
-    assert windows(1000, sk.NUTS()) == [50, 100, 200, 400, 900, 1000]
+    assert windows(1000, sk.NUTS()) == [50, 150, 400, 900, 1000]
     assert windows(1000, sk.NUTS(0.1)) == [1000]
     assert windows(5, sk.NUTS()) == [5]
 

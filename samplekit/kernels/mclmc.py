@@ -1,7 +1,7 @@
 """Microcanonical Langevin Monte Carlo, by BlackJAX, in the round coordinates of the metric."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,8 @@ class MCLMC(Base):
     adjusted: bool = static(default=False)
     target_accept: float | None = static(default=None)
     metric: Any = "auto"
+
+    later_gamma: ClassVar[float] = 0.05  # as for HMC: safe on curved targets
 
     def __post_init__(self) -> None:
         """Refuse impossible settings."""

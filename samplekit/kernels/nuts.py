@@ -1,6 +1,6 @@
 """The no-U-turn sampler, by BlackJAX, in the round coordinates of the metric."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +56,8 @@ class NUTS(Base):
     max_treedepth: int = static(default=10)
     target_accept: float | None = static(default=None)
     metric: Any = "auto"
+
+    later_gamma: ClassVar[float] = 0.05  # as for HMC: safe on curved targets
 
     def __post_init__(self) -> None:
         """Refuse impossible settings."""

@@ -280,7 +280,7 @@ def _short(values: np.ndarray) -> str:
 def _check_target(engine: Engine) -> None:
     """Refuse another target: compare its values at the stored states."""
     view, dtype = engine.task.view, str(np.dtype(engine.task.dtype))
-    states = jax.tree.map(lambda *a: np.stack(a), *[c.state for c in engine.carries])
+    states = jax.tree.map(lambda *a: np.stack(a), *[c.state for c in engine.unpacked()])
     state = states if engine.batch is None else jax.tree.map(lambda a: a[0], states)
     target: Any = view.for_kernel
     if isinstance(target, DensityTarget) and hasattr(state, "log_density"):

@@ -7,6 +7,7 @@ sharded over the devices.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from samplekit.sampling.program import (
     Carry,
     Job,
     Plan,
+    Program,
     View,
     advance,
     draw_bytes,
@@ -37,6 +39,8 @@ MOST_DRAWS = 1000
 CALL_BYTES = 8 * 2**20
 # Up to this many chains a noise kernel runs chain by chain on a CPU; beyond, a batch is faster.
 FEW_CHAINS = 16
+# What the progress bar shows of a warm-up that is not kept.
+WATCHED = ("acceptance_rate", "step_size")
 
 
 def cores() -> int:
@@ -87,10 +91,26 @@ class Task:
         return self.settings.chains <= FEW_CHAINS or not isinstance(self.kernel, NoiseKernel)
 
 
-def _with_dtypes(kernel: Any) -> Any:
-    """Return the kernel's shapes as the program will see them, for the same trace."""
-    arrays = jax.tree.map(_own_copy, kernel)
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays)
+def _abstract(tree: Any) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]:
+    """Return structure and shapes of a pytree, hashable, as the program will see them."""
+    leaves, treedef = jax.tree.flatten(tree)
+    types = (jax.dtypes.canonicalize_dtype(jnp.result_type(a)) for a in leaves)
+    return treedef, tuple(
+        jax.ShapeDtypeStruct(np.shape(a), t) for a, t in zip(leaves, types, strict=True)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(
+    treedef: Any, leaves: tuple[Any, ...], start: Any, size: tuple[int | None, int]
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the shapes of a state, of what a draw shows, and of the statistics of a step."""
+    view, kernel = jax.tree.unflatten(treedef, leaves)
+    one = state_shape(view, kernel, start)
+    lead = () if size[0] is None else (size[0],)
+    state = jax.tree.map(lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), one)
+    shown = jax.eval_shape(view.shown, one.position)
+    return one, shown, stats_shape(size, view, kernel, state)
 
 
 def _own_copy(leaf: Any) -> np.ndarray:
@@ -107,17 +127,14 @@ class Engine:
         self.batch = None if task.chain_by_chain else chains
         self.parts = range(chains) if self.batch is None else range(1)
         self.ends = windows(task.settings.warmup, task.original)
-        start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
-        self.state_shape = state_shape(task.view, _with_dtypes(task.kernel), start)
-        self.shown = jax.eval_shape(task.view.shown, self.state_shape.position)
         # Powers of two: a few chains more or less are the same program.
         shares_noise = isinstance(task.kernel, NoiseKernel)
         size = (self.batch, 1 << (chains - 1).bit_length() if shares_noise else 1)
         lead = () if self.batch is None else (self.batch,)
-        state = jax.tree.map(
-            lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), self.state_shape
+        start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
+        self.state_shape, self.shown, steps = _shapes(
+            *_abstract((task.view, task.kernel)), start, size
         )
-        steps = stats_shape(size, task.view, _with_dtypes(task.kernel), state)
         offered = [name for name in steps if not name.startswith("_")]
         kept = {name: steps[name] for name in choose(task.stats, offered)}
         self.stats = {
@@ -134,8 +151,12 @@ class Engine:
             records=task.learns_metric,
             tunes=task.tunes,
         )
-        self.carries: list[Any] = [self._blank() for _ in self.parts]
-        self._idle = [self._resting(part) for part in self.parts]
+        # NumPy arrays, copied to the device by each first call: all chains may share them.
+        self.blank, treedef = jax.tree.flatten(self._blank())
+        self.carries: list[list[Any]] = [self.blank for _ in self.parts]  # their leaves
+        self._idle = self._resting()
+        self._view, view = jax.tree.flatten(jax.device_put(task.view))
+        self._program = Program(self.plan, (view, treedef, jax.tree.structure(self._idle)))
 
     def _blank(self) -> Carry:
         """Return the carry before the first call: shapes, and the kernel as prepared."""
@@ -156,7 +177,7 @@ class Engine:
         mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
         before = self.carries[part]
         if self.batch is None and attempts[part] > 0:
-            self.carries[part] = self._blank()
+            self.carries[part] = self.blank
         given = starts is not None
         flat = np.zeros((self.task.settings.chains, self.task.dim), self.task.dtype)
         flat = starts.astype(self.task.dtype) if starts is not None else flat
@@ -168,8 +189,8 @@ class Engine:
             given=np.broadcast_to(np.asarray(given), np.shape(mine)).copy(),
             attempt=np.maximum(attempts[mine], 0).astype(np.int32),
         )
-        carry, _, _ = advance(self.plan, self.task.view, self._placed(part), job)
-        fine = np.atleast_1d(np.array(carry.started))
+        carry, _, _ = self._call(part, job)
+        fine = np.atleast_1d(np.array(self._unpacked(carry).started))
         failed = self.batch is None and attempts[part] > 0 and not fine.all()
         self.carries[part] = before if failed else carry
         return fine
@@ -177,22 +198,32 @@ class Engine:
     @property
     def started(self) -> bool:
         """Whether every chain has its start."""
-        return all(bool(np.all(c.started)) for c in self.carries)
+        return all(bool(np.all(c.started)) for c in self.unpacked())
 
-    def _resting(self, part: int) -> Job:
+    def _unpacked(self, leaves: list[Any]) -> Carry:
+        return jax.tree.unflatten(self._program.structures[1], leaves)
+
+    def unpacked(self) -> list[Carry]:
+        """Return the carries of all parts."""
+        return [self._unpacked(leaves) for leaves in self.carries]
+
+    def _call(self, part: int, job: Job) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+        carry = self._placed(part)
+        return advance(self._program, self._view, carry, jax.tree.leaves(job))
+
+    def _resting(self) -> Job:
         """Return a job that does nothing, on the device: most of a job never changes."""
         lead = () if self.batch is None else (self.batch,)
-        chain = np.asarray(part) if self.batch is None else np.arange(self.batch)
         job = Job(
             key=self.task.key,
-            chain=chain.astype(np.int32),
+            chain=np.arange(self.batch or 1, dtype=np.int32).reshape(lead),
             begin=np.zeros(lead, bool),
             start=np.zeros((*lead, self.task.dim), self.task.dtype),
             given=np.zeros(lead, bool),
             attempt=np.zeros(lead, np.int32),
             clock=np.zeros(6, np.uint32),
         )
-        return jax.tree.map(jnp.asarray, job)
+        return jax.device_put(job)
 
     def _job(self, part: int, *, tick: int, draws: int) -> Job:
         settings, warm = self.task.settings, tick < self.task.settings.warmup
@@ -202,27 +233,31 @@ class Engine:
         keep = settings.keep_warmup or not warm
         thin = 1 if warm else settings.thin
         clock = (settings.step_at(tick), draws, thin, tuning, recording, keep)
-        return dataclasses.replace(self._idle[part], clock=np.asarray(clock, np.uint32))
+        job = dataclasses.replace(self._idle, clock=np.asarray(clock, np.uint32))
+        return job if self.batch else dataclasses.replace(job, chain=np.int32(part))
 
-    def _placed(self, part: int) -> Carry:
+    def _placed(self, part: int) -> list[Any]:
         """Return the carry on its device, or sharded over the devices of a batch."""
-        carry, devices = self.carries[part], self.task.devices
+        leaves, devices = self.carries[part], self.task.devices
         if self.batch is None:
             if devices is None:
-                return carry
-            return jax.device_put(carry, devices[part % len(devices)])
+                return leaves
+            return jax.device_put(leaves, devices[part % len(devices)])
         devices = list(devices or jax.local_devices())
         count = max(n for n in range(1, len(devices) + 1) if self.batch % n == 0)
         if count == 1:
-            return jax.device_put(carry, devices[0]) if self.task.devices else carry
+            return jax.device_put(leaves, devices[0]) if self.task.devices else leaves
         mesh = jax.sharding.Mesh(np.asarray(devices[:count]), ("chains",))
         split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("chains"))
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        return Carry(
-            jax.device_put(carry.state, split),
-            jax.device_put(carry.kernel, whole),
-            jax.device_put(carry.tuning, whole),
-            jax.device_put(carry.started, split),
+        carry = self._unpacked(leaves)
+        return jax.tree.leaves(
+            Carry(
+                jax.device_put(carry.state, split),
+                jax.device_put(carry.kernel, whole),
+                jax.device_put(carry.tuning, whole),
+                jax.device_put(carry.started, split),
+            )
         )
 
     def run(self, part: int, tick: int, until: int) -> list[tuple[int, Block, Block]]:
@@ -233,8 +268,9 @@ class Engine:
             stops += [end for end in (*self.ends, self.task.settings.warmup) if end > tick]
             end = min(stops)
             job = self._job(part, tick=tick, draws=end - tick)
-            carry, values, stats = advance(self.plan, self.task.view, self._placed(part), job)
-            self.carries[part] = carry
+            self.carries[part], values, stats = self._call(part, job)
+            if tick < self.task.settings.warmup and not self.task.settings.keep_warmup:
+                values, stats = {}, {n: a for n, a in stats.items() if n in WATCHED}
             blocks.append((tick, self._rows(values, end - tick), self._rows(stats, end - tick)))
             tick = end
             if tick in self.ends and tick <= self.task.settings.warmup and self.plan.tunes:
@@ -251,7 +287,7 @@ class Engine:
         return {name: np.moveaxis(a, 1, 0) for name, a in rows.items()}
 
     def _finish_window(self, part: int, *, last: bool) -> None:
-        carry = self.carries[part]
+        carry = self._unpacked(self.carries[part])
         setting = getattr(self.task.original, "metric", None)
         forced = isinstance(setting, str) and setting in ("dense", "low_rank")
         kernel, tuning = finish_window(
@@ -261,28 +297,26 @@ class Engine:
             metric=self.plan.records and not last,
             force=forced,
         )
-        self.carries[part] = dataclasses.replace(carry, kernel=kernel, tuning=tuning)
+        new = dataclasses.replace(carry, kernel=kernel, tuning=tuning)
+        self.carries[part] = jax.tree.leaves(new)
 
     def arrays(self) -> list[np.ndarray]:
         """Return the leaves of all carries, chains stacked in front where they run one by one."""
-        flat = [[np.array(leaf) for leaf in jax.tree.leaves(c)] for c in self.carries]
+        flat = [[np.array(leaf) for leaf in leaves] for leaves in self.carries]
         if self.batch is not None:
             return flat[0]
         return [np.stack(column) for column in zip(*flat, strict=True)]
 
     def restore(self, arrays: Sequence[np.ndarray]) -> None:
         """Put leaves back that `arrays` gave."""
-        treedef = jax.tree.structure(self.carries[0])
         if self.batch is not None:
-            self.carries = [jax.tree.unflatten(treedef, list(arrays))]
+            self.carries = [list(arrays)]
             return
-        self.carries = [
-            jax.tree.unflatten(treedef, [a[part] for a in arrays]) for part in self.parts
-        ]
+        self.carries = [[a[part] for a in arrays] for part in self.parts]
 
     def leaf_names(self) -> list[str]:
         """Return a readable name for each leaf of a carry."""
-        paths, _ = jax.tree_util.tree_flatten_with_path(self.carries[0])
+        paths, _ = jax.tree_util.tree_flatten_with_path(self._unpacked(self.blank))
         return [
             ".".join(str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k)))) for k in path)
             for path, _ in paths
@@ -290,7 +324,7 @@ class Engine:
 
     def positions(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
         """Return where all chains are (chain, dim), their log densities and scores, if known."""
-        states = [jax.tree.map(np.array, c.state) for c in self.carries]
+        states = [jax.tree.map(np.array, c.state) for c in self.unpacked()]
         state = jax.tree.map(lambda *a: np.stack(a), *states) if self.batch is None else states[0]
         count = self.task.settings.chains
 

@@ -27,9 +27,9 @@ from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
 # Nothing is known of the speed at first: few ticks, then many more of them if they were quick.
-FIRST_ROUND, ROUND_GROWTH = 4.0, 40
+FIRST_ROUND, ROUND_GROWTH = 4.0, 100
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
-RESCUE_AT = (0.1, 0.4)
+RESCUE_AT = (0.15, 0.4)
 # A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
 FIRST_LOOK, LOOK_GROWTH = 100, 1.25
 

@@ -221,11 +221,48 @@ class View:
         return self.target.space.named(self.target.space.to_support(x)[0])
 
 
-@functools.partial(jax.jit, static_argnames=("plan",), donate_argnames=("carry",))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A plan and the structures of view, carry and job: all that a compiled program depends on.
+
+    Its hash is computed once. JAX would otherwise hash and compare the target's description, and
+    rebuild kernels, at every call, which takes longer than a hundred draws of a small target.
+    """
+
+    plan: Plan
+    structures: tuple[Any, Any, Any]
+    _hash: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.plan, self.structures)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        same = isinstance(other, Program) and self._hash == other._hash
+        return same and (self.plan, self.structures) == (other.plan, other.structures)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def advance(
+    program: Program, view: list[Array], carry: list[Array], job: list[Array]
+) -> tuple[list[Array], dict[str, Array], Stats]:
+    """Run a job; return the carry, the values of the draws and their statistics.
+
+    View, carry and job are leaves: see `Program`.
+    """
+    parts = zip(program.structures, (view, carry, job), strict=True)
+    trees = [jax.tree.unflatten(treedef, leaves) for treedef, leaves in parts]
+    new, values, stats = _advance(program.plan, *trees)
+    return jax.tree.leaves(new), values, stats
+
+
+def _advance(
     plan: Plan, view: View, carry: Carry, job: Job
 ) -> tuple[Carry, dict[str, Array], Stats]:
-    """Run `job`; return the carry, the values of the draws and their statistics."""
     starting = jnp.any(job.begin)
     carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}

@@ -1,5 +1,6 @@
 """The run: draws and statistics as an ArviZ DataTree that is its own checkpoint."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -110,18 +111,22 @@ def _jsonable(value: Any) -> Any:
     return json.dumps(value)
 
 
-def group_attrs(seconds: Mapping[str, float], settings: Any) -> dict[str, Any]:
-    """Return the attributes that ArviZ expects of a group."""
+@functools.cache
+def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        own = version("samplekit")
+        return version("samplekit")
     except PackageNotFoundError:  # run from a checkout that was never installed
-        own = "unknown"
+        return "unknown"
+
+
+def group_attrs(seconds: Mapping[str, float], settings: Any) -> dict[str, Any]:
+    """Return the attributes that ArviZ expects of a group."""
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "samplekit",
-        "inference_library_version": own,
+        "inference_library_version": _version(),
         "sampling_time": float(seconds.get("sampling", 0.0)),
         "tuning_steps": int(settings.warmup),
     }
