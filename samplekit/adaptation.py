@@ -130,7 +130,7 @@ def tune(kernel: Base, tuning: Tuning, stats: Stats, goal: float | None) -> tupl
     state: Any = DualAveragingAdaptationState(
         tuning.log_step,
         tuning.log_step_mean,
-        count.astype(dtype),  # BlackJAX counts from 1: the number of this update
+        count.astype(dtype),  # pyright: ignore  # BlackJAX counts from 1: the number of this update
         tuning.error_mean,
         tuning.shrink_to,
     )
@@ -192,7 +192,9 @@ def finish_window(
 
 def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:
     rows = min(int(tuning.recorded), tuning.draws.shape[0])
-    draws = np.asarray(np.asarray(tuning.draws)[:rows], np.float64).reshape(-1, tuning.draws.shape[-1])
+    draws = np.asarray(np.asarray(tuning.draws)[:rows], np.float64).reshape(
+        -1, tuning.draws.shape[-1]
+    )
     scores = None
     if tuning.scores.ndim > 1:
         scores = np.asarray(np.asarray(tuning.scores)[:rows], np.float64).reshape(draws.shape)

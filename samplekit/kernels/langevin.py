@@ -184,9 +184,10 @@ class Barker(NoiseKernel):
 
     Notes
     -----
-    w = η z; each wᵢ keeps its sign with probability σ(wᵢ sᵢ(x)), s = Aᵀ∇log p, giving δ and y =
-    x + Aδ; log α = log p(y) − log p(x) + Σᵢ softplus(−δᵢ sᵢ(x)) − softplus(δᵢ sᵢ(y)). Robust where MALA
-    sticks (light tails, a bad step). Invariant: the target. Bias: none. Cost: one score a step.
+    w = η z; each wᵢ keeps its sign with probability σ(wᵢ sᵢ(x)), s = Aᵀ∇log p, giving δ and
+    y = x + Aδ; log α = log p(y) − log p(x) + Σᵢ softplus(−δᵢ sᵢ(x)) − softplus(δᵢ sᵢ(y)). Robust
+    where MALA sticks (light tails, a bad step). Invariant: the target. Bias: none. Cost: one score
+    a step.
     Livingstone and Zanella 2022, doi:10.1111/rssb.12482.
 
     Examples

@@ -14,7 +14,6 @@ from samplekit.sampling.cache import use_cache
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
 from samplekit.sampling.loop import Loop, hold_ctrl_c
-from samplekit.sampling.program import View, with_space
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.settings import (
@@ -26,6 +25,7 @@ from samplekit.sampling.settings import (
 )
 from samplekit.sampling.starts import ensure_space, flat_starts
 from samplekit.sampling.stop import Converged
+from samplekit.sampling.view import View, with_space
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -14,13 +14,13 @@ from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
-from samplekit.sampling.program import View, evaluate, with_space
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
 from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
 from samplekit.sampling.starts import ensure_space
 from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store
+from samplekit.sampling.view import View, evaluate, with_space
 
 if TYPE_CHECKING:
     import xarray as xr

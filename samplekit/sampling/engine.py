@@ -24,13 +24,13 @@ from samplekit.sampling.program import (
     Job,
     Plan,
     Program,
-    View,
     advance,
     draw_bytes,
     state_shape,
     stats_shape,
 )
 from samplekit.sampling.settings import Settings
+from samplekit.sampling.view import View
 
 type Block = dict[str, np.ndarray]
 

@@ -26,8 +26,10 @@ from samplekit.sampling.starts import lost_chains
 from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
-# Nothing is known of the speed at first: few ticks, then many more of them if they were quick.
-FIRST_ROUND, ROUND_GROWTH = 4.0, 100
+# The first round is short, unless a start (one gradient, compiled) took next to no time; then
+# rounds grow as far as their speed allows.
+FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 50.0, 3e-3
+ROUND_GROWTH = 100
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
 RESCUE_AT = (0.15, 0.4)
 # A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
@@ -66,12 +68,16 @@ class Loop:
         self.progress.phase("compiling")
         since = time.perf_counter()
         with make_pool(1) as pool:
-            attempts = np.zeros(self.settings.chains, int)
+            attempts, began = np.zeros(self.settings.chains, int), since
             for part in self.engine.parts:
+                began = time.perf_counter()
                 fine = pool.submit(self.engine.begin, part, starts, attempts).result()
                 if not fine.all():
                     self._no_start(part + int(np.argmin(fine)), given=starts is not None)
-        self.record.seconds["compiling"] = time.perf_counter() - since
+        now = time.perf_counter()
+        if len(self.engine.parts) > 1 and now - began < QUICK_START:
+            self._quantum = QUICK_ROUND
+        self.record.seconds["compiling"] = now - since
         self.record.anchor = self.engine.positions()[0]
 
     def _no_start(self, chain: int, *, given: bool) -> None:
@@ -94,7 +100,7 @@ class Loop:
     def run(self, asked: threading.Event) -> None:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
         self.progress.update(float(self.settings.step_at(self.tick)))
-        workers = min(len(self.engine.parts), cores())
+        workers = min(len(self.engine.parts), cores() + 1)  # one computes while another talks
         with make_pool(workers) as pool:
             while self.tick < self.settings.ticks and not self.record.finished:
                 interrupted = self._round(pool)

@@ -15,10 +15,11 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
-from samplekit.core.protocols import DensityTarget, Numbers, Position, Scalar, Stats
-from samplekit.core.pytree import is_array, pytree, static
+from samplekit.core.protocols import Numbers, Stats
+from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
 from samplekit.kernels.base import NoiseKernel
+from samplekit.sampling.view import View
 
 # Starts are tried this often before a chain gives up, as in Stan.
 MOST_STARTS = 100
@@ -94,133 +95,6 @@ class Carry:
     started: Numbers  # whether a finite start was found
 
 
-@pytree
-class Spaced:
-    """A target of the user's own class, with the space that its starts imply."""
-
-    target: Any
-    space: Any = static()
-
-    def __getattr__(self, name: str) -> Any:
-        """Offer what the target offers, no more."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.target, name)
-
-
-@pytree
-class SpacedDensity(Spaced):
-    """A density of the user's own class: capabilities are types, so it is a class of its own."""
-
-    def log_density(self, x: Position, /) -> Scalar:
-        """Return log p(x)."""
-        return self.target.log_density(x)
-
-    def score(self, x: Position, /) -> Position:
-        """Return ∇ log p(x)."""
-        return jax.grad(self.log_density)(x)
-
-
-@pytree
-class SpacedScore(Spaced):
-    """A score of the user's own class."""
-
-    def score(self, x: Position, /) -> Position:
-        """Return ∇ log p(x)."""
-        return self.target.score(x)
-
-
-class _Same:
-    """An object that is itself and nothing else, whatever its class says of equality."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-@pytree
-class Opaque:
-    """An object that JAX does not know, taken as code."""
-
-    same: _Same = static()
-
-    def __getattr__(self, name: str) -> Any:
-        """Offer what the object offers."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.same.value, name)
-
-
-def with_space(target: Any, space: Any) -> Any:
-    """Return the target with a space; one that JAX does not know as a pytree becomes code."""
-    if getattr(target, "space", None) is not None:
-        return target
-    cls = SpacedDensity if isinstance(target, DensityTarget) else SpacedScore
-    leaves = jax.tree.leaves(target)
-    known = all(is_array(leaf) or isinstance(leaf, int | float | complex) for leaf in leaves)
-    return cls(target if known else Opaque(_Same(target)), space)
-
-
-@pytree
-class FlatDensity:
-    """A density on flat vectors."""
-
-    target: Any
-
-    def log_density(self, x: Array, /) -> Scalar:
-        """Return log p of the position that the vector stands for."""
-        return self.target.log_density(self.target.space.unravel(x))
-
-    def score(self, x: Array, /) -> Array:
-        """Return the flat score."""
-        return jax.grad(self.log_density)(x)
-
-
-@pytree
-class FlatScore:
-    """A score on flat vectors."""
-
-    target: Any
-
-    def score(self, x: Array, /) -> Array:
-        """Return the flat score."""
-        space = self.target.space
-        return space.ravel(self.target.score(space.unravel(x)))
-
-
-@pytree
-class View:
-    """A target as the kernel and the run see it."""
-
-    target: Any
-    flat: bool = static()
-
-    @property
-    def for_kernel(self) -> Any:
-        """The target on the positions that the kernel moves."""
-        if not self.flat:
-            return self.target
-        if isinstance(self.target, DensityTarget):
-            return FlatDensity(self.target)
-        return FlatScore(self.target)
-
-    def position(self, vector: Array) -> Position:
-        """Return the kernel's position for a flat start."""
-        return vector if self.flat else self.target.space.unravel(vector)
-
-    def shown(self, position: Position) -> dict[str, Array]:
-        """Return the named, constrained values that the run stores."""
-        x = self.target.space.unravel(position) if self.flat else position
-        if hasattr(self.target, "constrain"):
-            return self.target.constrain(x)
-        return self.target.space.named(self.target.space.to_support(x)[0])
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """A plan and the structures of view, carry and job: all that a compiled program depends on.
@@ -242,8 +116,9 @@ class Program:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        same = isinstance(other, Program) and self._hash == other._hash
-        return same and (self.plan, self.structures) == (other.plan, other.structures)
+        if not isinstance(other, Program) or self._hash != other._hash:
+            return False
+        return (self.plan, self.structures) == (other.plan, other.structures)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -406,13 +281,6 @@ def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
 def start_state(view: View, kernel: Any, key: Array, vector: Array) -> Any:
     """Return the kernel's state at a flat start; jitted for the same reason as `take_step`."""
     return kernel.init(key, view.position(vector), view.for_kernel)
-
-
-@functools.partial(jax.jit, static_argnames=("what", "one_by_one"))
-def evaluate(target: Any, positions: Position, *, what: str, one_by_one: bool) -> Any:
-    """Return "log_density" or "score" of a target at positions with a leading chain axis."""
-    fn = getattr(target, what)
-    return jax.lax.map(fn, positions) if one_by_one else jax.vmap(fn)(positions)
 
 
 def state_shape(view: View, kernel: Any, start: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from samplekit.core.errors import TargetError
 from samplekit.core.protocols import DensityTarget
 from samplekit.sampling.engine import FEW_CHAINS
-from samplekit.sampling.program import View, evaluate
+from samplekit.sampling.view import View, evaluate
 from samplekit.targets.space import make_space
 
 # A chain is lost when it moved less than this part of the distance between the other chains

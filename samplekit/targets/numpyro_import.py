@@ -1,8 +1,8 @@
 """Import NumPyro whole, whatever was imported before it.
 
 ArviZ puts a lazy stand-in for NumPyro into `sys.modules`. When its submodules are imported before
-the package itself, the package runs twice and its namespace loses them: `numpyro.distributions` then
-has no attribute `distribution`, which NumPyro's own code uses.
+the package itself, the package runs twice and its namespace loses them: `numpyro.distributions`
+then has no attribute `distribution`, which NumPyro's own code uses.
 """
 
 import importlib

@@ -32,12 +32,19 @@ def test_mala_velocity_form_equals_the_ratio_of_proposal_densities() -> None:
     """log α = log p(y) + log q(x|y) − log p(x) − log q(y|x), q(·|x) = N(x + η²/2 s(x), η² I)."""
     target, eta = sk.targets.double_well(dim=3), 0.7
     rng = np.random.default_rng(1)
+
+    def score(a: np.ndarray) -> np.ndarray:
+        return np.asarray(target.score(jnp.asarray(a)))
+
+    def log_q(to: np.ndarray, at: np.ndarray) -> float:
+        return -np.sum((to - at - eta**2 / 2 * score(at)) ** 2) / (2 * eta**2)
+
+    def log_p(a: np.ndarray) -> float:
+        return float(target.log_density(jnp.asarray(a)))
+
     for _ in range(20):
         x, v = rng.normal(size=3), rng.normal(size=3)
-        score = lambda a: np.asarray(target.score(jnp.asarray(a)))  # noqa: E731
         y = x + eta**2 / 2 * score(x) + eta * v
-        log_q = lambda to, at: -np.sum((to - at - eta**2 / 2 * score(at)) ** 2) / (2 * eta**2)  # noqa: E731
-        log_p = lambda a: float(target.log_density(jnp.asarray(a)))  # noqa: E731
         expected = log_p(y) + log_q(x, y) - log_p(x) - log_q(y, x)
         assert _mala_log_ratio(sk.MALA(eta), x, v, target) == pytest.approx(
             min(0.0, expected), abs=1e-12

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.kernels.table import ROWS, TARGETS, Row, log_scaled, propose_scaled
 
 import samplekit as sk
 from samplekit.core.pytree import pytree
-from samplekit.kernels.base import GradientState, metric_of, metropolis
+from samplekit.kernels.base import GradientState, metropolis
 from samplekit.testing import check_kernel
+from tests.kernels.table import ROWS, TARGETS, Row, log_scaled, propose_scaled
 
 pytestmark = pytest.mark.statistical
 
