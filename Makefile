@@ -1,10 +1,10 @@
 # Everything starts here: `make demo` and `make test` set themselves up, alone, in .venv.
 
 # Options: PYTHON=/path/to/python3   the Python that .venv is made from
-#          PYTEST_ARGS="-k mala"     more arguments for pytest
+#          PYTEST_ARGS="-k mala"     arguments for pytest instead of -n 2 (two processes)
 #          BENCH_ARGS=...            arguments for the benchmarks
 PYTHON ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 PYTHON_ORIGIN := $(origin PYTHON)
 BIN := .venv/bin

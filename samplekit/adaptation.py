@@ -191,16 +191,16 @@ def finish_window(
 
 
 def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:
-    rows = min(int(tuning.recorded), tuning.draws.shape[0])
-    draws = np.asarray(np.asarray(tuning.draws)[:rows], np.float64).reshape(
-        -1, tuning.draws.shape[-1]
-    )
+    rows, dim = min(int(tuning.recorded), tuning.draws.shape[0]), tuning.draws.shape[-1]
+    draws = np.asarray(tuning.draws)[:rows].astype(np.float64).reshape(-1, dim)
     scores = None
     if tuning.scores.ndim > 1:
-        scores = np.asarray(np.asarray(tuning.scores)[:rows], np.float64).reshape(draws.shape)
-        fine = np.isfinite(scores).all(1)
-        draws, scores = draws[fine], scores[fine]
-    distinct = 1 + int(np.count_nonzero(np.any(np.diff(draws, axis=0) != 0, axis=1)))
+        scores = np.asarray(tuning.scores)[:rows].astype(np.float64).reshape(-1, dim)
+        if not np.isfinite(scores.sum()):
+            fine = np.isfinite(scores).all(1)
+            draws, scores = draws[fine], scores[fine]
+    # A rejected proposal repeats the draw: what counts is how many differ, seen in one coordinate.
+    distinct = 1 + int(np.count_nonzero(np.diff(draws[:, 0])))
     if isinstance(metric, Identity) or distinct < 10:
         return metric
     mixing = isinstance(metric, Dense | LowRank)

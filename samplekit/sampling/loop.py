@@ -28,7 +28,7 @@ from samplekit.sampling.threads import make_pool
 ROUND_SECONDS = 0.3
 # The first round is short, unless a start (one gradient, compiled) took next to no time; then
 # rounds grow as far as their speed allows.
-FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 50.0, 3e-3
+FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 1000.0, 6e-3
 ROUND_GROWTH = 100
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
 RESCUE_AT = (0.15, 0.4)
@@ -67,13 +67,19 @@ class Loop:
         """Compile, and start every chain at a finite place."""
         self.progress.phase("compiling")
         since = time.perf_counter()
-        with make_pool(1) as pool:
-            attempts, began = np.zeros(self.settings.chains, int), since
-            for part in self.engine.parts:
-                began = time.perf_counter()
-                fine = pool.submit(self.engine.begin, part, starts, attempts).result()
-                if not fine.all():
-                    self._no_start(part + int(np.argmin(fine)), given=starts is not None)
+        attempts = np.zeros(self.settings.chains, int)
+        first, *others = self.engine.parts
+        with make_pool(cores() + 1) as pool:
+            job = pool.submit(self.engine.begin, first, starts, attempts)
+            import xarray  # noqa: F401  # needed at the end; takes its third of a second here
+
+            results = [job.result()]  # compiled: the others start at once
+            began = time.perf_counter()
+            jobs = [pool.submit(self.engine.begin, part, starts, attempts) for part in others]
+            results += [job.result() for job in jobs]
+        for part, fine in zip(self.engine.parts, results, strict=True):
+            if not fine.all():
+                self._no_start(part + int(np.argmin(fine)), given=starts is not None)
         now = time.perf_counter()
         if len(self.engine.parts) > 1 and now - began < QUICK_START:
             self._quantum = QUICK_ROUND

@@ -186,7 +186,8 @@ def assert_prefix(run, whole):
 def test_a_full_disk_costs_no_draw(number, tmp_path, monkeypatch):
     whole = sample_small()
     path, write = tmp_path / "run.zarr", os.pwrite
-    monkeypatch.setattr(loop, "ROUND_SECONDS", 0)  # rounds of one tick, each with its commit
+    for name in ("ROUND_SECONDS", "FIRST_ROUND", "QUICK_ROUND"):
+        monkeypatch.setattr(loop, name, 0)  # rounds of one tick, each with its commit
     full = []
 
     def pwrite(handle, data, offset):
@@ -221,7 +222,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 def test_a_folder_that_vanishes(tmp_path, monkeypatch):
     path = tmp_path / "run.zarr"
-    monkeypatch.setattr(loop, "ROUND_SECONDS", 0)
+    for name in ("ROUND_SECONDS", "FIRST_ROUND", "QUICK_ROUND"):
+        monkeypatch.setattr(loop, name, 0)
     monkeypatch.setattr(loop, "_wait", lambda jobs: path.exists() and move_away(path))
     with pytest.raises(StoreError, match=r"vanished.*put it back") as caught:
         sample_small(store=path, warmup=0)

@@ -335,7 +335,8 @@ def test_ctrl_c_between_rounds_loses_nothing(monkeypatch):
             signal.raise_signal(signal.SIGINT)
         commit(self, engine)
 
-    monkeypatch.setattr(loop, "ROUND_SECONDS", 0)  # rounds of one tick
+    for name in ("ROUND_SECONDS", "FIRST_ROUND", "QUICK_ROUND"):
+        monkeypatch.setattr(loop, name, 0)  # rounds of one tick
     monkeypatch.setattr(loop.Record, "commit", interrupted)
     run = sample(sk.MALA(0.5), warmup=0, draws=50)
     assert run["posterior"].sizes["draw"] == 2
