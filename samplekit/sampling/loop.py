@@ -28,7 +28,7 @@ from samplekit.sampling.threads import make_pool
 ROUND_SECONDS = 0.3
 # The first round is short, unless a start (one gradient, compiled) took next to no time; then
 # rounds grow as far as their speed allows.
-FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 1000.0, 6e-3
+FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 150.0, 6e-3
 ROUND_GROWTH = 100
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
 RESCUE_AT = (0.15, 0.4)

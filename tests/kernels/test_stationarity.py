@@ -185,7 +185,7 @@ MUTANTS = {
     "MALA, √2": MALARoot(0.6),
     "Barker, no rejection": BarkerAccepts(1.0),
     "Barker, no Hastings factor": BarkerSign(1.0),
-    "HMC, no rejection": HMCAccepts(0.65, leapfrogs=3),
+    "HMC, no rejection": HMCAccepts(0.5, leapfrogs=1),
     "HMC, √2": HMCSign(0.6, leapfrogs=3),
     "NUTS, sign": NUTSSign(0.6),
     "NUTS, tempered": NUTSTempered(0.6),

@@ -79,6 +79,8 @@ def ctrl_c_at(tick, rounds=7):
 
         patch.setattr(loop.Loop, "_adapt_round", fixed)
         patch.setattr(loop, "_wait", wait)
+        patch.setattr(loop, "FIRST_ROUND", rounds)
+        patch.setattr(loop, "QUICK_ROUND", rounds)
         yield
 
 
