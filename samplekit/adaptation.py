@@ -6,6 +6,7 @@ in float64: the metric, from the draws and scores that the window recorded.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -93,7 +94,9 @@ def start_tuning(kernel: Any, state: Any, chains: int | None, *, metric: bool) -
 
 
 def _flat_shape(position: Any) -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(lambda p: ravel_pytree(p)[0], position)
+    leaves = jax.tree.leaves(position)
+    size = sum(math.prod(leaf.shape) for leaf in leaves)
+    return jax.ShapeDtypeStruct((size,), jnp.result_type(*(leaf.dtype for leaf in leaves)))
 
 
 def _restart_step_size(tuning: Tuning, step: np.ndarray, gamma: float | None = None) -> Tuning:

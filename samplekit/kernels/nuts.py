@@ -1,7 +1,9 @@
-"""The no-U-turn sampler, by BlackJAX, in the round coordinates of the metric."""
+"""The no-U-turn sampler in the round coordinates of the metric."""
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -16,9 +18,151 @@ from samplekit.kernels.base import (
     check_acceptance,
     check_positive,
     gradient_state,
-    library_rules,
     metric_of,
 )
+
+# A trajectory whose energy has risen by this much is lost (Stan's).
+DIVERGENCE = 1000.0
+# Uniforms drawn with the velocity, enough for most trajectories: a call of the generator costs as
+# much as several leapfrog steps of a small target, however few numbers it gives.
+BLOCK = 32
+
+
+class _Point(NamedTuple):
+    """Where the integrator is: position, velocity, and score in round coordinates."""
+
+    z: Array
+    v: Array
+    pulled: Array
+
+
+class _Pick(NamedTuple):
+    """The draw of a (sub)trajectory so far."""
+
+    z: Array
+    log_density: Array
+    score: Array
+    energy_error: Array
+
+
+class _Branch(NamedTuple):
+    """A subtrajectory in the making: 2^depth leaves in one direction."""
+
+    # every leaf
+    leaf: Array
+    point: _Point
+    pick: _Pick
+    log_weight: Array
+    sum_v: Array
+    # the first leaves of the balanced subtrees that are still open, for their U-turns
+    open_v: Array
+    open_sum: Array
+    # what ends it early: a U-turn, or the change of energy at the last leaf
+    turning: Array
+    error: Array
+    # of the whole trajectory
+    leaves: Array
+    accepted: Array
+    block: Array
+
+
+class _Tree(NamedTuple):
+    """A whole trajectory: its two ends, its draw, and what ended it."""
+
+    depth: Array
+    ends: _Point  # arrays of two rows: backward, forward
+    pick: _Pick
+    log_weight: Array
+    sum_v: Array
+    turning: Array
+    error: Array
+    leaves: Array
+    accepted: Array
+    block: Array
+
+
+def _goes_on(part: _Branch | _Tree) -> Array:
+    return ~part.turning & (part.error < DIVERGENCE)  # NaN does not
+
+
+def _turns(first: Array, last: Array, sum_v: Array) -> Array:
+    """Tell whether either end of a trajectory moves against the way from end to end."""
+    way = sum_v - (first + last) / 2
+    return (jnp.sum(first * way, -1) <= 0) | (jnp.sum(last * way, -1) <= 0)
+
+
+def _where(condition: Array, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+class _Trajectory(NamedTuple):
+    """What all leaves of one trajectory share."""
+
+    key: Array
+    step_size: Array
+    energy: Array
+    evaluate: Callable[[Array], tuple[Array, Array, Array]]
+
+    def leaf(self, branch: _Branch, sign: Array) -> _Branch:
+        """Take one leapfrog step, and let its end compete to be the draw."""
+        eta = self.step_size * sign
+        half = branch.point.v + 0.5 * eta * branch.point.pulled
+        z = branch.point.z + eta * half
+        log_density, score, pulled = self.evaluate(z)
+        v = half + 0.5 * eta * pulled
+        error = 0.5 * jnp.sum(v * v) - log_density - self.energy
+        broken = jnp.isnan(error) | (error == -jnp.inf)  # never the draw, and counted
+        log_weight = jnp.where(broken, -jnp.inf, -error)
+        total = jnp.logaddexp(branch.log_weight, log_weight)
+        block = jax.lax.cond(
+            (branch.leaves % BLOCK == 0) & (branch.leaves > 0),
+            lambda: _uniforms(jax.random.fold_in(self.key, branch.leaves), BLOCK, z.dtype),
+            lambda: branch.block,
+        )
+        taken = jnp.log(block[branch.leaves % BLOCK]) <= log_weight - total
+        sum_v = branch.sum_v + v
+        turning, open_v, open_sum = _balanced(branch, v, sum_v)
+        return _Branch(
+            leaf=branch.leaf + 1,
+            point=_Point(z, v, pulled),
+            pick=_where(taken, _Pick(z, log_density, score, error), branch.pick),
+            log_weight=total,
+            sum_v=sum_v,
+            open_v=open_v,
+            open_sum=open_sum,
+            turning=turning,
+            error=jnp.where(broken, jnp.nan, error),
+            leaves=branch.leaves + 1,
+            accepted=branch.accepted + jnp.exp(jnp.minimum(log_weight, 0)),
+            block=block,
+        )
+
+
+def _uniforms(key: Array, count: int, dtype: Any) -> Array:
+    return 1 - jax.random.uniform(key, (count,), dtype)  # above 0
+
+
+def _balanced(branch: _Branch, v: Array, sum_v: Array) -> tuple[Array, Array, Array]:
+    """Look for U-turns in the balanced subtrees that end at this leaf; open those that begin.
+
+    Leaf n of a branch, in binary: it ends one subtree for each of its trailing ones. The subtrees
+    begun and not ended are kept in rows, one for each one of n // 2.
+    """
+    n = branch.leaf
+    last = jax.lax.population_count(n >> 1)
+    ended = jax.lax.population_count(n ^ (n + 1)) - 1
+
+    def look(row: Array, turning: Array) -> Array:
+        first = branch.open_v[row]
+        return turning | _turns(first, v, sum_v - branch.open_sum[row] + first)
+
+    turning = jax.lax.fori_loop(last - ended + 1, last + 1, look, jnp.zeros((), bool))
+    begins = n % 2 == 0
+    return (
+        turning,
+        branch.open_v.at[last].set(jnp.where(begins, v, branch.open_v[last])),
+        branch.open_sum.at[last].set(jnp.where(begins, sum_v, branch.open_sum[last])),
+    )
 
 
 @pytree
@@ -40,9 +184,22 @@ class NUTS(Base):
 
     Notes
     -----
-    BlackJAX's iterative multinomial NUTS. Invariant: the target. Bias: none. Cost: `n_steps` scores
-    a step. Hoffman and Gelman 2014, jmlr.org/papers/v15/hoffman14a.html; Betancourt 2017,
-    arXiv:1701.02434.
+    Multinomial NUTS [1]_ [2]_ with the doublings in loops instead of recursion [3]_: a branch of
+    2^j leapfrog steps is added forward or backward until the trajectory, or a balanced part of it,
+    turns back: v · (Σv − (v₋ + v₊)/2) ≤ 0 at one of its ends v₋, v₊. Within a branch a leaf is the
+    draw with probability in proportion to exp(−H); a new branch replaces the draw of the old ones
+    with probability min(1, W_new / W_old). Invariant: the target. Bias: none. Cost: `n_steps`
+    scores a step.
+
+    BlackJAX has the same algorithm, which our tests compare with. It calls the random generator at
+    every leapfrog step and holds the score several times in its program: on eight schools this one
+    takes 0.7 of its time a leapfrog step, and half of its time to compile.
+
+    References
+    ----------
+    .. [1] Hoffman and Gelman 2014, jmlr.org/papers/v15/hoffman14a.html.
+    .. [2] Betancourt 2017, arXiv:1701.02434.
+    .. [3] Phan, Pradhan and Jankowiak 2019, arXiv:1912.11554.
 
     Examples
     --------
@@ -82,48 +239,105 @@ class NUTS(Base):
         self, key: Array, state: GradientState, target: DensityTarget, /
     ) -> tuple[GradientState, Stats]:
         """Build one trajectory and draw from it."""
-        from blackjax.mcmc import hmc, nuts
-
-        there: Any
-        info: Any
         metric = metric_of(self)
         x, unravel = ravel_pytree(state.position)
         score = ravel_pytree(state.score)[0]
-        here: Any = hmc.HMCState(
-            jnp.zeros_like(x),
-            state.log_density,  # pyright: ignore[reportArgumentType]  # an array, as BlackJAX means
-            metric.pull(score),
+
+        def evaluate(z: Array) -> tuple[Array, Array, Array]:
+            new = gradient_state(unravel(x + metric.apply(z)), target)
+            score = ravel_pytree(new.score)[0]
+            return new.log_density, score, metric.pull(score)
+
+        v, forward, uniform, block = self._noise(key, x)
+        energy = 0.5 * jnp.sum(v * v) - state.log_density
+        path = _Trajectory(key, jnp.asarray(self.step_size, x.dtype), energy, evaluate)
+        zero = jnp.zeros((), x.dtype)
+        here = _Point(jnp.zeros_like(x), v, metric.pull(score))
+        tree = self._grow(
+            path,
+            _Tree(
+                depth=jnp.zeros((), jnp.int32),
+                ends=jax.tree.map(lambda a: jnp.stack([a, a]), here),
+                pick=_Pick(here.z, state.log_density, score, zero),
+                log_weight=zero,
+                sum_v=v,
+                turning=jnp.zeros((), bool),
+                error=zero,
+                leaves=jnp.zeros((), jnp.int32),
+                accepted=zero,
+                block=block,
+            ),
+            (forward, uniform),
         )
-
-        def log_density(z: Array) -> Array:
-            return target.log_density(unravel(x + metric.apply(z)))
-
-        with library_rules():
-            kernel = nuts.build_kernel()
-            there, info = kernel(
-                key, here, log_density, self.step_size, jnp.ones_like(x), self.max_treedepth
-            )
-        # A chain that did not move keeps its bits: mapping the score there and back would round.
-        moved = jnp.any(there.position != 0)
+        pick = tree.pick
         new = GradientState(
-            unravel(jnp.where(moved, x + metric.apply(there.position), x)),
-            there.logdensity,
-            unravel(jnp.where(moved, metric.push(there.logdensity_grad), score)),
+            unravel(x + metric.apply(pick.z)), pick.log_density, unravel(pick.score)
         )
-        ends = (
-            info.trajectory_leftmost_state.logdensity,
-            info.trajectory_rightmost_state.logdensity,
-        )
-        nonfinite = jnp.isnan(ends[0]) | jnp.isnan(ends[1])
-        depth = info.num_trajectory_expansions
+        capped = (tree.depth >= self.max_treedepth) & _goes_on(tree)
         return new, {
             "lp": new.log_density,
-            "acceptance_rate": info.acceptance_rate,
-            "diverging": info.is_divergent,
-            "energy": info.energy,
-            "n_steps": info.num_integration_steps.astype(jnp.int32),
-            "tree_depth": depth.astype(jnp.int32),
-            "reached_max_treedepth": (depth >= self.max_treedepth) & ~info.is_turning,
-            "nonfinite": nonfinite.astype(jnp.int32),
+            "acceptance_rate": tree.accepted / tree.leaves.astype(x.dtype),
+            "diverging": ~(tree.error < DIVERGENCE),
+            "energy": energy + pick.energy_error,
+            "n_steps": tree.leaves,
+            "tree_depth": tree.depth,
+            "reached_max_treedepth": capped,
+            "nonfinite": jnp.isnan(tree.error).astype(jnp.int32),
             "step_size": self.step_size,
         }
+
+    def _noise(self, key: Array, x: Array) -> tuple[Array, Array, Array, Array]:
+        """Draw a velocity, directions, and uniforms on (0, 1), by one call of the generator."""
+        dim, depth = x.size, self.max_treedepth
+        lowest = np.nextafter(np.asarray(-1, x.dtype), np.asarray(0, x.dtype))
+        u = jax.random.uniform(key, (dim + 2 * depth + BLOCK,), x.dtype, lowest, 1.0)
+        v = jax.lax.erf_inv(u[:dim]) * np.asarray(np.sqrt(2), x.dtype)
+        rest = 0.5 + 0.5 * u[dim:]
+        return v, u[dim : dim + depth] > 0, rest[depth : 2 * depth], rest[2 * depth :]
+
+    def _grow(self, path: _Trajectory, tree: _Tree, noise: tuple[Array, Array]) -> _Tree:
+        """Double the trajectory until it turns back, runs away or is long enough."""
+        forward, uniform = noise
+        opened = jnp.zeros((self.max_treedepth, tree.sum_v.size), tree.sum_v.dtype)
+
+        def double(tree: _Tree) -> _Tree:
+            side = forward[tree.depth].astype(jnp.int32)
+            sign = jnp.where(forward[tree.depth], 1, -1).astype(tree.sum_v.dtype)
+            branch = _Branch(
+                leaf=jnp.zeros((), jnp.int32),
+                point=jax.tree.map(lambda a: a[side], tree.ends),
+                pick=tree.pick,
+                log_weight=jnp.full_like(tree.log_weight, -jnp.inf),
+                sum_v=jnp.zeros_like(tree.sum_v),
+                open_v=opened,
+                open_sum=opened,
+                turning=jnp.zeros((), bool),
+                error=tree.error,
+                leaves=tree.leaves,
+                accepted=tree.accepted,
+                block=tree.block,
+            )
+            size = jnp.left_shift(1, tree.depth)
+            branch = jax.lax.while_loop(
+                lambda b: (b.leaf < size) & _goes_on(b), lambda b: path.leaf(b, sign), branch
+            )
+            log_ratio = branch.log_weight - tree.log_weight
+            taken = _goes_on(branch) & (jnp.log(uniform[tree.depth]) <= log_ratio)
+            ends = jax.tree.map(lambda rows, row: rows.at[side].set(row), tree.ends, branch.point)
+            sum_v = tree.sum_v + branch.sum_v
+            return _Tree(
+                depth=tree.depth + 1,
+                ends=ends,
+                pick=_where(taken, branch.pick, tree.pick),
+                log_weight=jnp.logaddexp(tree.log_weight, branch.log_weight),
+                sum_v=sum_v,
+                turning=branch.turning | _turns(ends.v[0], ends.v[1], sum_v),
+                error=branch.error,
+                leaves=branch.leaves,
+                accepted=branch.accepted,
+                block=branch.block,
+            )
+
+        return jax.lax.while_loop(
+            lambda t: (t.depth < self.max_treedepth) & _goes_on(t), double, tree
+        )

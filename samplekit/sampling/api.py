@@ -120,11 +120,11 @@ def _drive(engine: Engine, record: Record, *, progress: bool) -> "xr.DataTree":
     loop = Loop(engine, record, bar)
     with contextlib.ExitStack() as stack:
         try:
-            with bar:
+            with bar, loop.pool() as pool:
                 if not engine.started:
-                    loop.begin(record.anchor if record.given else None)
+                    loop.begin(pool, record.anchor if record.given else None)
                 asked = stack.enter_context(hold_ctrl_c())
-                loop.run(asked)
+                loop.run(pool, asked)
             record.close(engine)
         except StoreError as error:
             record.checkpoint(engine)

@@ -63,20 +63,19 @@ class Loop:
             ticks.setdefault(settings.warmup, "warm")
         return ticks
 
-    def begin(self, starts: np.ndarray | None) -> None:
+    def begin(self, pool: futures.Executor, starts: np.ndarray | None) -> None:
         """Compile, and start every chain at a finite place."""
         self.progress.phase("compiling")
         since = time.perf_counter()
         attempts = np.zeros(self.settings.chains, int)
         first, *others = self.engine.parts
-        with make_pool(cores() + 1) as pool:
-            job = pool.submit(self.engine.begin, first, starts, attempts)
-            import xarray  # noqa: F401  # needed at the end; takes its third of a second here
+        job = pool.submit(self.engine.begin, first, starts, attempts)
+        import xarray  # noqa: F401  # needed at the end; takes its third of a second here
 
-            results = [job.result()]  # compiled: the others start at once
-            began = time.perf_counter()
-            jobs = [pool.submit(self.engine.begin, part, starts, attempts) for part in others]
-            results += [job.result() for job in jobs]
+        results = [job.result()]  # compiled: the others start at once
+        began = time.perf_counter()
+        jobs = [pool.submit(self.engine.begin, part, starts, attempts) for part in others]
+        results += [job.result() for job in jobs]
         for part, fine in zip(self.engine.parts, results, strict=True):
             if not fine.all():
                 self._no_start(part + int(np.argmin(fine)), given=starts is not None)
@@ -103,16 +102,18 @@ class Loop:
             "missing support=."
         )
 
-    def run(self, asked: threading.Event) -> None:
+    def pool(self) -> contextlib.AbstractContextManager[futures.Executor]:
+        """Return the threads that chains run in."""
+        return make_pool(min(len(self.engine.parts), cores() + 1))  # one computes, another talks
+
+    def run(self, pool: futures.Executor, asked: threading.Event) -> None:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
         self.progress.update(float(self.settings.step_at(self.tick)))
-        workers = min(len(self.engine.parts), cores() + 1)  # one computes while another talks
-        with make_pool(workers) as pool:
-            while self.tick < self.settings.ticks and not self.record.finished:
-                interrupted = self._round(pool)
-                if (interrupted or asked.is_set()) and self.tick < self.settings.ticks:
-                    self.record.interrupted = not self.record.finished
-                    break
+        while self.tick < self.settings.ticks and not self.record.finished:
+            interrupted = self._round(pool)
+            if (interrupted or asked.is_set()) and self.tick < self.settings.ticks:
+                self.record.interrupted = not self.record.finished
+                break
         if not self.record.interrupted:
             self.record.settle()
 
