@@ -12,7 +12,7 @@ BIN := .venv/bin
 .PHONY: help demo test test-slow lint bench setup clean
 
 help:
-	@echo "make demo       sample four targets, print a table, write figures and runs"
+	@echo "make demo       sample four targets, print a table, write a report, figures and runs"
 	@echo "make test       all checks and the tests"
 	@echo "make test-slow  the tests that need longer"
 	@echo "make lint       the checks alone: format, lint, types, import layers, spelling"

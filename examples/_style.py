@@ -11,11 +11,17 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from samplekit.demo import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, STYLE, VERMILION
 from samplekit.demo import contours as contours
-from samplekit.demo import scatter as scatter
+from samplekit.diagnostics.plot_style import BLUE as BLUE
+from samplekit.diagnostics.plot_style import COLORS as COLORS
+from samplekit.diagnostics.plot_style import INK as INK
+from samplekit.diagnostics.plot_style import ORANGE as ORANGE
+from samplekit.diagnostics.plot_style import PALE as PALE
+from samplekit.diagnostics.plot_style import SKY as SKY
+from samplekit.diagnostics.plot_style import STYLE
+from samplekit.diagnostics.plot_style import VERMILION as VERMILION
+from samplekit.diagnostics.plot_style import scatter as scatter
 
-COLORS = [BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, INK, PALE]
 plt.rcParams.update(STYLE)
 
 

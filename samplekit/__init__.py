@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from samplekit import targets as targets
     from samplekit import testing as testing
     from samplekit.core import errors as errors
+    from samplekit.diagnostics.diagnose import diagnose as diagnose
+    from samplekit.diagnostics.distances import energy_distance as energy_distance
+    from samplekit.diagnostics.distances import sliced_wasserstein as sliced_wasserstein
+    from samplekit.diagnostics.efficiency import efficiency as efficiency
+    from samplekit.diagnostics.gradient import closed_loop_work as closed_loop_work
+    from samplekit.diagnostics.nested import nested_rhat as nested_rhat
+    from samplekit.diagnostics.plot_mixing import plot_mixing as plot_mixing
+    from samplekit.diagnostics.plot_target import plot_target as plot_target
+    from samplekit.diagnostics.stein import stein_discrepancy as stein_discrepancy
     from samplekit.kernels.hamiltonian import HMC as HMC
     from samplekit.kernels.langevin import MALA as MALA
     from samplekit.kernels.langevin import Barker as Barker
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from samplekit.kernels.metropolis import RandomWalk as RandomWalk
     from samplekit.kernels.nuts import NUTS as NUTS
     from samplekit.kernels.score_mala import ScoreMALA as ScoreMALA
+    from samplekit.reporting.api import report as report
     from samplekit.sampling.api import kernel_of as kernel_of
     from samplekit.sampling.api import resume as resume
     from samplekit.sampling.api import sample as sample
@@ -37,6 +47,16 @@ if TYPE_CHECKING:
     from samplekit.targets.numpyro import from_numpyro as from_numpyro
 
 _HOME = {
+    "diagnose": "samplekit.diagnostics.diagnose",
+    "energy_distance": "samplekit.diagnostics.distances",
+    "sliced_wasserstein": "samplekit.diagnostics.distances",
+    "efficiency": "samplekit.diagnostics.efficiency",
+    "closed_loop_work": "samplekit.diagnostics.gradient",
+    "nested_rhat": "samplekit.diagnostics.nested",
+    "plot_mixing": "samplekit.diagnostics.plot_mixing",
+    "plot_target": "samplekit.diagnostics.plot_target",
+    "stein_discrepancy": "samplekit.diagnostics.stein",
+    "report": "samplekit.reporting.api",
     "HMC": "samplekit.kernels.hamiltonian",
     "MALA": "samplekit.kernels.langevin",
     "Barker": "samplekit.kernels.langevin",

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it writes, how it refuses."""
+"""The program and its demo: what it prints, what it writes, how it refuses."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from samplekit.cli import app
 from samplekit.core.errors import StoreError
-from samplekit.demo import MARKER, claim_folder
+from samplekit.demo.folder import MARKER, claim_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ("two-modes", "banana-mala", "banana-nuts", "network", "eight-schools")
@@ -77,8 +77,24 @@ def test_demo_writes_figures_and_runs_that_open(demo: tuple[Path, str]) -> None:
         assert run["sampler"].attrs["finished"]
     schools = az.from_zarr(folder / "eight-schools.zarr")["posterior"]
     assert schools["theta"].dims == ("chain", "draw", "school")
-    expected = {MARKER, *(f"{n}.png" for n in FIGURES), *(f"{n}.zarr" for n in RUNS)}
+    expected = {MARKER, "report.html"}
+    expected |= {*(f"{n}.png" for n in FIGURES), *(f"{n}.zarr" for n in RUNS)}
     assert {p.name for p in folder.iterdir()} == expected
+
+
+def test_demo_ends_with_the_report(demo: tuple[Path, str]) -> None:
+    folder, text = demo
+    assert text.rstrip().endswith(str(Path("out", "report.html")))
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Lawrenceville" in page  # eight schools
+
+
+def test_demo_says_which_runs_to_trust(demo: tuple[Path, str]) -> None:
+    _, text = demo
+    assert re.search(r"Nothing speaks against \d of 5 runs", text)
+    # 400 draws of four chains cannot be enough for the curved ones.
+    assert "Do not trust banana by NUTS: " in text
+    assert "samplekit diagnose out/banana-nuts.zarr" in text
 
 
 def test_a_second_demo_replaces_only_its_own(demo: tuple[Path, str]) -> None:
@@ -91,8 +107,8 @@ def test_a_second_demo_replaces_only_its_own(demo: tuple[Path, str]) -> None:
 
 
 def claim(folder: Path, stores: Sequence[str] = RUNS) -> None:
-    figures = [f"{n}.png" for n in FIGURES]
-    claim_folder(folder, stores=[f"{n}.zarr" for n in stores], figures=figures)
+    stored = [f"{n}.zarr" for n in stores]
+    claim_folder(folder, [*stored, *(f"{n}.png" for n in FIGURES), "report.html"])
 
 
 def test_demo_never_touches_what_it_did_not_write(tmp_path: Path) -> None:
@@ -129,7 +145,7 @@ def test_a_strange_marker_is_refused(tmp_path: Path, text: str) -> None:
 def test_mistakes_end_with_a_sentence_and_a_code(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = samplekit("demo", "--output", "file", folder=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "samplekit: 'file' is a file. Choose another folder with --output.\n"
 
 

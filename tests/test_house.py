@@ -129,3 +129,20 @@ def test_constraints_pin_every_dependency() -> None:
     versions = {canonicalize_name(p.name): str(p.specifier).removeprefix("==") for p in pins}
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+def test_targets_and_kernels_print_what_was_given(key):
+    """A repr is for people: what was given, few numbers as numbers, many as a shape."""
+    import jax
+
+    import samplekit as sk
+
+    def energy(x):
+        return (x**2).sum() / 2
+
+    name = "test_targets_and_kernels_print_what_was_given.<locals>.energy"
+    assert repr(sk.from_energy(energy, 2)) == f"Density(fn={name}, sign=-1.0, space=x[2])"
+    assert repr(sk.NUTS()) == "NUTS()"
+    assert repr(sk.MALA(0.5)) == "MALA(step_size=0.5)"
+    assert "float" in repr(sk.targets.gaussian(20))
+    jax.jit(lambda k: repr(k) and k.step_size)(sk.MALA(jax.numpy.ones(()), metric=None))  # traced: no error

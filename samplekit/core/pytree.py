@@ -10,6 +10,9 @@ from jax import Array
 
 type PyTree = Any
 
+# An array with more numbers than this is shown by its shape.
+MOST_NUMBERS = 8
+
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
     """Declare a field of a `@pytree` class that is code, not data.
@@ -34,7 +37,10 @@ def pytree[C](cls: type[C]) -> type[C]:
     >>> jax.tree.leaves(Scaled(2.0))
     [2.0]
     """
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    own = "__repr__" in vars(cls)
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    if not own:
+        cls.__repr__ = _short_repr
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     jax.tree_util.register_dataclass(
         cls,
@@ -42,6 +48,28 @@ def pytree[C](cls: type[C]) -> type[C]:
         meta_fields=[f.name for f in fields if f.metadata.get("static")],
     )
     return cls
+
+
+def _short_repr(self: Any) -> str:
+    """Show the fields that were given, arrays as numbers while they are few."""
+    given = [
+        (f.name, getattr(self, f.name))
+        for f in dataclasses.fields(self)
+        if f.repr and getattr(self, f.name) is not f.default
+    ]
+    return f"{type(self).__name__}({', '.join(f'{n}={_shown(v)}' for n, v in given)})"
+
+
+def _shown(value: Any) -> str:
+    if not hasattr(value, "dtype") or isinstance(value, type):
+        return repr(value)
+    if value.size <= MOST_NUMBERS and value.dtype.kind in "fiub":
+        try:
+            numbers = np.array2string(np.asarray(value), precision=4, separator=", ")
+            return " ".join(numbers.split())
+        except jax.errors.TracerArrayConversionError:  # inside a jitted function
+            pass
+    return f"{value.dtype}{list(value.shape)}"
 
 
 def is_array(leaf: object) -> bool:
@@ -66,6 +94,11 @@ class Function:
         arrays = iter(self.arrays)
         leaves = [next(arrays) if leaf is _ARRAY else leaf for leaf in rest]
         return jax.tree.unflatten(treedef, leaves)(*args)  # pyright: ignore[reportUnknownMemberType]
+
+    def __repr__(self) -> str:
+        """Return the name of what is called."""
+        called = next((leaf for leaf in self.code[1] if callable(leaf)), None)
+        return getattr(called, "__qualname__", None) or str(self.code[0])
 
 
 class _ArrayMark:

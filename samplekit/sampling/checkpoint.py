@@ -62,7 +62,7 @@ def reopen(
     original, prepared = _rebuild_kernel(kernel, attrs)
     check_fit(target, original)
     settings = _settings(attrs, draws)
-    init = None if getattr(target, "space", None) is not None else _like_run(tree)
+    init = None if getattr(target, "space", None) is not None else like_run(tree)
     space = ensure_space(target, init)
     target = with_space(target, space)
     if space.size != attrs["dim"]:
@@ -158,7 +158,7 @@ def _settings(attrs: dict[str, Any], more: int | None) -> Any:
     )
 
 
-def _like_run(tree: "xr.DataTree") -> Any:
+def like_run(tree: "xr.DataTree") -> Any:
     """Return positions as the run shows them: an array, or dicts in dicts by the dots in names."""
     data = tree["posterior"].to_dataset()
     shapes = {str(n): (v.shape[:1] + v.shape[2:], v.dtype) for n, v in data.data_vars.items()}

@@ -74,11 +74,11 @@ class Opaque:
 
 def with_space(target: Any, space: Any) -> Any:
     """Return the target with a space; one that JAX does not know as a pytree becomes code."""
-    if getattr(target, "space", None) is not None:
-        return target
-    cls = SpacedDensity if isinstance(target, DensityTarget) else SpacedScore
     leaves = jax.tree.leaves(target)
     known = all(is_array(leaf) or isinstance(leaf, int | float | complex) for leaf in leaves)
+    if known and getattr(target, "space", None) is not None:
+        return target
+    cls = SpacedDensity if isinstance(target, DensityTarget) else SpacedScore
     return cls(target if known else Opaque(_Same(target)), space)
 
 

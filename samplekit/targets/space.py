@@ -77,6 +77,10 @@ class Space:
     leaves: tuple[Leaf, ...]
     coords: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
+    def __repr__(self) -> str:
+        """Show names and shapes."""
+        return ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in self.leaves)
+
     @property
     def size(self) -> int:
         """Number of scalars that a kernel moves."""

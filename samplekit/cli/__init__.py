@@ -1,0 +1,7 @@
+"""The command line, `samplekit`: sample, resume, diagnose, report, info, demo.
+
+Commands import what they need when they are called, so that `samplekit --help` answers at once.
+"""
+
+from samplekit.cli.app import app as app
+from samplekit.cli.app import main as main

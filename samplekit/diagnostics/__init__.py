@@ -1,0 +1,1 @@
+"""Verdicts on a run: numbers, findings with remedies, and what ArviZ lacks."""

@@ -1,0 +1,14 @@
+"""Estimators that fit data in closed form and end in `.target()`.
+
+| module | what is there |
+|---|---|
+| domains | where a density lives: boxes, the simplex, the sphere, the torus |
+| weights | boundary weights h for fits in the data's own coordinates |
+| moments | Γ, g and the sandwich's middle, by autodiff, block by block |
+| rows | data as chunks of one shape, over threads and devices |
+| linear | the scaled solve, its condition, collinear statistics |
+| quadratic | Gaussian families from second moments |
+| exponential_family | `ExponentialFamily`, the scikit-learn estimator |
+| family, families | `Family`, the description of a named family, and all of them |
+| draws | exact samplers |
+"""
