@@ -193,7 +193,8 @@ def _evaluate(target: Any, points: Array, *, axes: tuple[int, ...], smooth: bool
         nothing = jnp.full_like(u, jnp.nan)
         density = nothing[0]  # not known; what a density leaves undefined is no mass
         if isinstance(target, DensityTarget):
-            density = jnp.nan_to_num(flat.log_density(u), nan=-jnp.inf, posinf=-jnp.inf)
+            density = flat.log_density(u)
+            density = jnp.where(jnp.isfinite(density), density, -jnp.inf)
         score = flat.score(u) if smooth else nothing
         if is_plain(target):
             return Values(u, jnp.zeros_like(u[0]), density, score, score)

@@ -296,12 +296,10 @@ def _stats(tree: "xr.DataTree", group: str) -> dict[str, np.ndarray]:
 def _ends(tree: "xr.DataTree", checkpoint: Checkpoint) -> tuple[Any, Any]:
     """Return where the chains began and where they are; None where the run does not tell.
 
-    Without stored starts the loop's anchor serves: where a chain was when lost chains were last
-    looked for in warm-up, which is its start for a chain that never moved. Runs of others tell if
-    they kept warm-up: its first draw.
+    Runs of others tell if they kept warm-up: its first draw.
     """
     arrays, _ = checkpoint
-    starts, ends = arrays.get("starts", arrays.get("anchor")), arrays.get("state.position")
+    starts, ends = arrays.get("starts"), arrays.get("state.position")
     if starts is not None and ends is not None and starts.size and starts.shape == ends.shape:
         return starts, ends
     if "warmup_posterior" not in tree.children:

@@ -24,11 +24,9 @@ import numpy as np
 from samplekit.diagnostics.check_mixing import LEVEL, f_tail, freedom
 from samplekit.diagnostics.evidence import Evidence
 from samplekit.diagnostics.findings import Finding
-from samplekit.diagnostics.numbers import Numbers, geyer_ess
+from samplekit.diagnostics.numbers import Numbers
 from samplekit.diagnostics.words import say
-from samplekit.sampling.convergence import (
-    _autocovariance,
-)
+from samplekit.sampling.ranks import autocovariance, geyer_ess
 
 # Draws of all chains that views are made of: histograms gain nothing from more.
 _DRAWS = 2**14
@@ -201,7 +199,7 @@ def _valley(names: tuple[str, tuple[str, ...]], view: np.ndarray, at: float) -> 
     markov = chains * draws * rate / max(2 - rate, rate)
     geyer = chains * draws
     if draws >= 4 and up + down:
-        covariance = _autocovariance((above - occupancy[:, None])[None])
+        covariance = autocovariance((above - occupancy[:, None])[None])
         for between in (0.0, 1.0):  # put back what subtracting the chains' means took away
             extra = covariance[:, 0] / np.maximum(geyer / chains - 1, 1) * between
             geyer = float(geyer_ess(covariance, extra, chains=chains)[0])

@@ -8,10 +8,7 @@ import numpy as np
 from samplekit.core.errors import SettingsError
 from samplekit.diagnostics.evidence import gather
 from samplekit.diagnostics.numbers import FEWEST_DRAWS
-from samplekit.sampling.convergence import (
-    _split,
-    _z_scale,
-)
+from samplekit.sampling.ranks import normal_ranks, split_chains
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +110,7 @@ def _check(ids: np.ndarray, chains: int, draws: int) -> None:
 def _nested(rows: np.ndarray, count: int) -> np.ndarray:
     """Compute nested R-hat of (scalar, chain, draw), chains of a superchain side by side."""
     if rows.shape[2] >= FEWEST_DRAWS:
-        halves = _split(rows)  # all first halves, then all second ones
+        halves = split_chains(rows)  # all first halves, then all second ones
         order = np.arange(halves.shape[1]).reshape(2, count, -1).swapaxes(0, 1).ravel()
         rows = halves[:, order]
     # Ranks need an even number for the median of `_z_scale`; shapes stay as they are.
@@ -125,7 +122,7 @@ def _nested(rows: np.ndarray, count: int) -> np.ndarray:
 
 def _scores(rows: np.ndarray) -> np.ndarray:
     """Replace values by normal scores."""
-    return _z_scale(rows)[0]
+    return normal_ranks(rows)[0]
 
 
 def _ratio(z: np.ndarray, count: int) -> np.ndarray:

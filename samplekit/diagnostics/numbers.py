@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samplekit.diagnostics.evidence import Evidence
-from samplekit.sampling.convergence import (
-    _autocovariance,
-    _rhat,
-    _split,
-    _tail,
-    _z_scale,
+from samplekit.sampling.ranks import (
+    autocovariance,
+    geyer_ess,
+    normal_ranks,
+    split_chains,
+    split_ess,
+    split_rhat,
+    tail_ess,
 )
 
 if TYPE_CHECKING:
@@ -196,26 +198,26 @@ def _errors(rows: np.ndarray, sd: np.ndarray) -> np.ndarray:
     squares = centered**2
     second = squares.mean(axis=(1, 2))
     fourth = np.einsum("kcd,kcd->k", squares, squares) / squares[0].size
-    of_mean = sd / np.sqrt(_ess(_split(centered)))
-    of_sd = np.sqrt((fourth - second**2) / second / _ess(_split(squares))) / 2
+    of_mean = sd / np.sqrt(split_ess(split_chains(centered)))
+    of_sd = np.sqrt((fourth - second**2) / second / split_ess(split_chains(squares))) / 2
     return np.stack((of_mean, of_sd))
 
 
 def _ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compute bulk and tail effective sample size, R-hat, and the half chains."""
-    split = _split(rows)
-    z, median = _z_scale(split)
-    folded, _ = _z_scale(np.abs(split - median))
-    covariance = _autocovariance(z - z.mean(axis=2, keepdims=True))
+    split = split_chains(rows)
+    z, median = normal_ranks(split)
+    folded, _ = normal_ranks(np.abs(split - median))
+    covariance = autocovariance(z - z.mean(axis=2, keepdims=True))
     bulk = geyer_ess(covariance, z.mean(axis=2).var(axis=1, ddof=1), chains=z.shape[1])
     # A fold may leave a constant (two values, equally often): then the bulk decides.
-    rhat = np.fmax(_rhat(z), _rhat(folded))
+    rhat = np.fmax(split_rhat(z), split_rhat(folded))
     if rows.shape[1] == 1:
         rhat = np.full(len(rows), np.nan)
     halves = [_noise(z, covariance)]
-    halves.append(_noise(folded, _autocovariance(folded - folded.mean(axis=2, keepdims=True))))
+    halves.append(_noise(folded, autocovariance(folded - folded.mean(axis=2, keepdims=True))))
     means, variance, ess = (np.stack(parts) for parts in zip(*halves, strict=True))
-    return np.stack((bulk, _tail(rows), rhat)), means, variance, ess
+    return np.stack((bulk, tail_ess(rows), rhat)), means, variance, ess
 
 
 def _noise(z: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -227,48 +229,6 @@ def _noise(z: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarra
         # v = (γ₀ + v) τ/n solved for v; a chain shorter than 2τ tells no more than γ₀.
         between = covariance[:, 0] / np.maximum(ess / chains - 1, 1)
     return z.mean(axis=2), between, ess
-
-
-def _ess(split: np.ndarray) -> np.ndarray:
-    """Compute the effective sample size over (scalar, half chain, draw)."""
-    means = split.mean(axis=2)
-    covariance = _autocovariance(split - means[:, :, None])
-    return geyer_ess(covariance, means.var(axis=1, ddof=1), chains=split.shape[1])
-
-
-def geyer_ess(covariance: np.ndarray, between: np.ndarray, *, chains: int) -> np.ndarray:
-    """Compute effective sample sizes from autocovariances.
-
-    Parameters
-    ----------
-    covariance
-        Autocovariances, averaged over (half) chains, (scalar, lag); as many lags as draws.
-    between
-        Variance of the means of the chains, (scalar,).
-    chains
-        How many chains were averaged.
-
-    Notes
-    -----
-    Geyer's initial monotone sequence (1992), doi:10.1214/ss/1177011137, with Stan's conventions:
-    of the first pair that is not positive the even lag is kept.
-    """
-    count, draws = covariance.shape
-    variance = covariance[:, :1]
-    rho = 1 - (variance * draws / (draws - 1) - covariance) / (variance + between[:, None])
-    rho[:, 0] = 1
-    pairs = 1 + max(0, (draws - 3) // 2)
-    sums = rho[:, 0 : 2 * pairs : 2] + rho[:, 1 : 2 * pairs : 2]
-    ended = sums <= 0
-    ended[:, -1] = True
-    end = ended.argmax(axis=1)
-    monotone = np.minimum.accumulate(sums, axis=1)
-    kept = np.where(np.arange(pairs) < end[:, None], monotone, 0).sum(axis=1)
-    scalar = np.arange(count)
-    even = rho[scalar, 2 * end]
-    even = np.where(sums[scalar, end] < 0, np.maximum(even, 0), even)
-    size = chains * draws
-    return size / np.maximum(-1 + 2 * kept + even, 1 / np.log10(size))
 
 
 def ebfmi(energy: np.ndarray) -> np.ndarray:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplekit.core.errors import SamplekitError
-
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -77,7 +75,7 @@ def read_sampler(
     if isinstance(kernel, dict) and "name" in kernel:
         name, settings = str(kernel["name"]), dict(kernel.get("settings") or {})
         adjusted = bool(kernel.get("exact", True))
-        target_accept = _goal(tree, kernel, checkpoint[1])
+        target_accept = _goal(checkpoint[1])
     else:
         tree_built = "tree_depth" in stats or "reached_max_treedepth" in stats
         name = "NUTS" if tree_built else None
@@ -96,18 +94,10 @@ def read_sampler(
     )
 
 
-def _goal(tree: "xr.DataTree", kernel: dict[str, Any], attrs: dict[str, Any]) -> float | None:
+def _goal(attrs: dict[str, Any]) -> float | None:
     """Return the acceptance rate that warm-up aimed for, if it tuned the step at all."""
-    if not (attrs.get("tunes") or {}).get("step", False):
-        return None
-    if "goal" in kernel:
-        return None if kernel["goal"] is None else float(kernel["goal"])
-    from samplekit.sampling.checkpoint import tuned_kernel
-
-    try:
-        return tuned_kernel(tree).goal(int(attrs["dim"]))
-    except (SamplekitError, KeyError, AttributeError):  # a kernel of the user's own
-        return None
+    goal = attrs.get("goal")
+    return None if goal is None else float(goal)
 
 
 def read_seconds(tree: "xr.DataTree", checkpoint: Checkpoint) -> float | None:

@@ -21,7 +21,7 @@ from samplekit.diagnostics.plot_style import (
     PURPLE,
     VERMILION,
 )
-from samplekit.sampling.convergence import _autocovariance
+from samplekit.sampling.ranks import autocovariance
 
 # Points of a line: more than the pixels of a panel.
 _POINTS = 400
@@ -185,7 +185,7 @@ def autocorrelation(ax: Axes, scalar: Scalar, chains: Chains) -> None:
             still.append(chain)
             continue
         scaled = (row - row.mean()) / np.abs(row - row.mean()).max()
-        covariance = _autocovariance(scaled[None, None])[0, : last + 1]
+        covariance = autocovariance(scaled[None, None])[0, : last + 1]
         ax.plot(np.arange(len(covariance)), covariance / covariance[0], **look)
     if still:
         note(ax, f"{plural(len(still), 'chain')} frozen or not finite")

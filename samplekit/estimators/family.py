@@ -118,7 +118,8 @@ class NamedFamily(FittedDensity):
         own = self.weight is not None
         weight = self.weight if own else family.weight
         model = make_model(family.statistics, family.base, domain=family.domain, weight=weight)
-        statistic_names(model, dim)
+        if own:
+            statistic_names(model, dim)  # the user's weight may fail
         insisted = isinstance(weight, str) and weight == UNWEIGHTED
         names = list(family.names(dim))
         return Setup(model, names, family.quadratic, own_weight=own, insisted=insisted)

@@ -27,8 +27,8 @@ from samplekit.estimators.domains import Domain
 
 type Block = Callable[["Model", Array, Array, Array], tuple[Array, ...]]
 
-# Numbers in J of one block: 256 KiB in float64, so that it stays in the second-level cache.
-BLOCK_NUMBERS = 2**15
+# Numbers in J of one block: 64 KiB in float64, so that it stays in a near cache.
+BLOCK_NUMBERS = 2**13
 MAX_BLOCK = 4096
 MIN_BLOCK = 8
 
@@ -42,6 +42,12 @@ class Model:
     weight: Function | None
     domain: Domain = static()
     charted: bool = static(default=True)  # derivatives in the chart's z, or in y itself
+
+    @property
+    def bare(self) -> bool:
+        """Whether a and h are constant: no base, no weight, no Jacobian."""
+        curved = self.charted and self.domain.boundary
+        return self.base is None and self.weight is None and not curved
 
     def coordinates(self, y: Array) -> Array:
         """Return the point at which derivatives are taken."""
@@ -115,9 +121,12 @@ def normal_block(model: Model, theta: Array, rows: Array, weights: Array) -> tup
     scaled = t.weight * weights[None, :]
     slopes = t.slopes.transpose(1, 0, 2).reshape(k, -1)
     gamma = _dot(slopes * scaled.reshape(1, -1), slopes.T)
+    # A sum and not a product of matrices: the second derivatives then never reach memory.
+    g = -(t.bends * scaled[:, None, :]).sum(axis=(0, 2))
+    if model.bare:
+        return gamma, g
     pull = scaled * t.slope + weights[None, :] * t.tilt
-    bends = t.bends.transpose(1, 0, 2).reshape(k, -1)
-    return gamma, -_dot(slopes, pull.reshape(-1)) - _dot(bends, scaled.reshape(-1))
+    return gamma, g - (t.slopes * pull[:, None, :]).sum(axis=(0, 2))
 
 
 def psi(t: Terms, theta: Array) -> Array:

@@ -16,8 +16,8 @@ from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.linear import Matrix, Solution, Vector, solve
 from samplekit.estimators.rows import Chunk, all_reduce, refuse_non_finite
 
-# Numbers in one chunk: 1 MiB in float64, so that shifting and multiplying happen in cache.
-CHUNK_NUMBERS = 2**17
+# Numbers in one chunk: 4 MiB in float64, so that shifting and multiplying happen in cache.
+CHUNK_NUMBERS = 2**19
 
 
 def statistics(y: Array) -> Array:
@@ -31,8 +31,7 @@ def names(dim: int) -> list[str]:
     """Return the names of the natural parameters."""
     if dim == 1:
         return ["precision·mean", "precision"]
-    i, j = np.triu_indices(dim)
-    pairs = [f"precision[{a},{b}]" for a, b in zip(i, j, strict=True)]
+    pairs = [f"precision[{a},{b}]" for a in range(dim) for b in range(a, dim)]
     return [f"(precision·mean)[{a}]" for a in range(dim)] + pairs
 
 
@@ -53,10 +52,14 @@ class Frame:
 
     def __init__(self, center: Vector, scale: Vector) -> None:
         self.center, self.scale = center, scale
+        self.unscaled = bool((scale == 1).all())
 
     def rows(self, rows: Matrix) -> Matrix:
         """Return the rows in the frame."""
-        return (rows - self.center) / self.scale
+        shifted = rows - self.center
+        if not self.unscaled:
+            shifted /= self.scale
+        return shifted
 
     def back(self, theta: Vector) -> Vector:
         """Return θ of y from θ of u: K = K_u/(r rᵀ), Kμ = (K_u μ_u)/r + K c."""
@@ -86,7 +89,6 @@ class QuadraticEngine:
     ) -> None:
         self.everywhere = everywhere  # the rows are spread over processes
         self.dim, self.ridge, self.scaled = dim, ridge, scaled
-        self.names = names(dim)
         self.chunk = max(CHUNK_NUMBERS // dim, 1)
 
     def sums(self, chunks: Iterable[Chunk]) -> tuple[Matrix, Vector]:
@@ -136,7 +138,7 @@ class QuadraticEngine:
 
     def full(self, sums: tuple[Matrix, ...]) -> Solution:
         """Return the solution of the k × k system, with Γ⁻¹ and the condition number."""
-        return solve(*self.normal(sums), self.names, ridge=self.ridge, scaled=self.scaled)
+        return solve(*self.normal(sums), names(self.dim), ridge=self.ridge, scaled=self.scaled)
 
     def meat(self, chunks: Iterable[Chunk], theta: Vector) -> tuple[Matrix, Vector]:
         """Return Σ w²ψψᵀ and Σ wψ."""

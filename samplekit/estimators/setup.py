@@ -20,6 +20,9 @@ from samplekit.estimators.weights import Distance, Framed
 
 UNWEIGHTED = "unweighted"
 
+# Means of up to this many standard deviations are not taken out: 1 + 10² of 2⁵³ is lost.
+NEAR_ZERO = 10.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
@@ -153,9 +156,11 @@ def make_frame(setup: Setup, pilot: Chunk) -> Frame | None:
     weight = pilot.weights / max(pilot.weights.sum(), np.finfo(float).tiny)
     center = weight @ pilot.rows
     scale = np.ones_like(center)
+    spread = np.sqrt(weight @ (pilot.rows - center) ** 2)
     if setup.model.weight is not None:
-        spread = np.sqrt(weight @ (pilot.rows - center) ** 2)
         scale = np.where(spread > 0, spread, 1.0)
+    elif (np.abs(center) <= NEAR_ZERO * spread).all():
+        return None  # centring would cost a pass over the data and gain two digits of sixteen
     if not np.isfinite(center).all() or not np.isfinite(scale).all():
         return None  # the sums will say which rows
     return Frame(center, scale)

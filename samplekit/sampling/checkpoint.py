@@ -84,7 +84,8 @@ def reopen(
     _check_variables(record, tree)
     record.tick = int(attrs["tick"])
     record.restarts = list(attrs["restarts"])
-    record.anchor, record.given = arrays["anchor"], bool(attrs["given"])
+    record.anchor, record.starts = arrays["anchor"], arrays["starts"]
+    record.given = bool(attrs["given"])
     record.seconds.update(attrs["seconds"])
     record.finished = bool(attrs["finished"]) and draws is None
     record.store = store

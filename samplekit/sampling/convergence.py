@@ -30,12 +30,13 @@ References
 .. [2] Geyer (1992), Statistical Science 7(4), doi:10.1214/ss/1177011137.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from samplekit.sampling.ranks import normal_ranks, split_chains, split_ess, split_rhat, tail_ess
 
 # Draws ranked at once. A block and its half dozen temporaries (8 bytes each) then stay within
 # about ten megabytes however large the variable is; larger blocks were not faster.
@@ -43,8 +44,6 @@ _BLOCK_DRAWS = 2**17
 
 # Below four draws a split chain has a single draw and no variance.
 _FEWEST_DRAWS = 4
-
-_TAILS = (0.05, 0.95)
 
 
 class Convergence(NamedTuple):
@@ -257,7 +256,7 @@ def _measure(
     numbers = np.full((3, count), np.nan)
     if draws < _FEWEST_DRAWS or not chains or not count:
         return numbers[0], numbers[1], numbers[2]
-    split = _split(rows)
+    split = split_chains(rows)
     lowest, highest = split.min(axis=(1, 2)), split.max(axis=(1, 2))
     defined = np.isfinite(rows).all(axis=(1, 2)) & (lowest < highest)
     if not defined.all():
@@ -267,120 +266,18 @@ def _measure(
         if rhat or bulk:
             numbers[:2, defined] = _ranked(split, rhat=rhat and chains > 1, bulk=bulk)
         if tail:
-            numbers[2, defined] = _tail(rows)
+            numbers[2, defined] = tail_ess(rows)
     return numbers[0], numbers[1], numbers[2]
 
 
 def _ranked(split: np.ndarray, *, rhat: bool, bulk: bool) -> np.ndarray:
     """Compute R-hat and bulk effective sample size from one ranking of the values."""
     numbers = np.full((2, len(split)), np.nan)
-    z, median = _z_scale(split)
+    z, median = normal_ranks(split)
     if rhat:
-        folded, _ = _z_scale(np.abs(split - median))
+        folded, _ = normal_ranks(np.abs(split - median))
         # A fold may leave a constant (two values, equally often): then the bulk decides.
-        numbers[0] = np.fmax(_rhat(z), _rhat(folded))
+        numbers[0] = np.fmax(split_rhat(z), split_rhat(folded))
     if bulk:
-        numbers[1] = _ess(z)
+        numbers[1] = split_ess(z)
     return numbers
-
-
-def _split(rows: np.ndarray) -> np.ndarray:
-    """Split every chain into halves; an odd number of draws loses the middle one."""
-    half = rows.shape[2] // 2
-    return np.concatenate((rows[:, :, :half], rows[:, :, -half:]), axis=1)
-
-
-@functools.lru_cache(maxsize=1)  # all blocks of a run have the same size
-def _normal_scores(size: int) -> np.ndarray:
-    """Tabulate Φ⁻¹((r − 3/8)/(S + 1/4)) for the average ranks r = 1, 3/2, 2, ..., S."""
-    # The standard library's inverse (Wichura's AS241, 16 digits) rather than SciPy's, whose
-    # import takes 0.25 s. Ranks repeat in every scalar, so the table costs next to nothing.
-    from statistics import NormalDist
-
-    ranks = 1 + np.arange(size - 1) / 2
-    inverse = NormalDist().inv_cdf
-    lower = np.fromiter(map(inverse, ((ranks - 3 / 8) / (size + 1 / 4)).tolist()), float, size - 1)
-    return np.concatenate((lower, [0.0], -lower[::-1]))
-
-
-def _z_scale(split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Replace values by the normal scores of their average ranks; also give the medians."""
-    size = split.shape[1] * split.shape[2]
-    flat = split.reshape(-1, size)
-    order = np.argsort(flat, axis=1)
-    ordered = np.take_along_axis(flat, order, axis=1)
-    differs = ordered[:, 1:] != ordered[:, :-1]
-    edge = np.ones((len(flat), 1), bool)
-    place = np.arange(size)
-    # Tied values share the mean of their first and last place; the sum indexes the table.
-    first = np.where(np.hstack((edge, differs)), place, 0)
-    np.maximum.accumulate(first, axis=1, out=first)
-    last = np.where(np.hstack((differs, edge)), place, size - 1)
-    last = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
-    z = np.empty_like(flat)
-    np.put_along_axis(z, order, _normal_scores(size)[first + last], axis=1)
-    # Halves make the size even: the median is the mean of the two middle values.
-    median = (ordered[:, size // 2 - 1] + ordered[:, size // 2]) / 2
-    return z.reshape(split.shape), median[:, None, None]
-
-
-def _rhat(z: np.ndarray) -> np.ndarray:
-    """Compute R-hat over (scalar, split chain, draw)."""
-    draws = z.shape[2]
-    between = draws * z.mean(axis=2).var(axis=1, ddof=1)
-    within = z.var(axis=2, ddof=1).mean(axis=1)
-    return np.sqrt((between / within + draws - 1) / draws)
-
-
-def _ess(z: np.ndarray) -> np.ndarray:
-    """Compute the effective sample size over (scalar, split chain, draw)."""
-    count, chains, draws = z.shape
-    means = z.mean(axis=2)
-    autocovariance = _autocovariance(z - means[:, :, None])
-    within = autocovariance[:, :1] * draws / (draws - 1)
-    total = autocovariance[:, :1] + means.var(axis=1, ddof=1)[:, None]
-    rho = 1 - (within - autocovariance) / total
-    rho[:, 0] = 1
-    # Lags in pairs; as in Stan, the pairs that would touch the last lags are not looked at.
-    pairs = 1 + max(0, (draws - 3) // 2)
-    sums = rho[:, 0 : 2 * pairs : 2] + rho[:, 1 : 2 * pairs : 2]
-    ended = sums <= 0
-    ended[:, -1] = True
-    end = ended.argmax(axis=1)
-    # Geyer's monotone sequence, pair by pair, up to the first pair that is not positive ...
-    monotone = np.minimum.accumulate(sums, axis=1)
-    kept = np.where(np.arange(pairs) < end[:, None], monotone, 0).sum(axis=1)
-    # ... of which Stan keeps the even lag: antithetic chains have ESS above the draws.
-    scalar = np.arange(count)
-    even = rho[scalar, 2 * end]
-    even = np.where(sums[scalar, end] < 0, np.maximum(even, 0), even)
-    size = chains * draws
-    return size / np.maximum(-1 + 2 * kept + even, 1 / np.log10(size))
-
-
-def _autocovariance(centered: np.ndarray) -> np.ndarray:
-    """Average the autocovariances of the split chains at every lag (scalar, lag)."""
-    draws = centered.shape[2]
-    length = _fast_length(2 * draws)
-    spectrum = np.fft.rfft(centered, n=length, axis=2)
-    # The transform is linear: averaging before it is inverted saves half of the work.
-    power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
-    return np.fft.irfft(power, n=length, axis=1)[:, :draws] / draws
-
-
-def _fast_length(least: int) -> int:
-    """Give the smallest odd·2ᵏ ≥ `least` with an odd part whose transform is fast."""
-    return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))
-
-
-def _tail(rows: np.ndarray) -> np.ndarray:
-    """Compute the smaller effective sample size of the two quantile indicators."""
-    quantiles = np.quantile(rows, _TAILS, axis=(1, 2))
-    smallest = np.full(len(rows), np.inf)
-    for quantile in quantiles:
-        indicator = _split(rows <= quantile[:, None, None])
-        same = indicator.all(axis=(1, 2)) | ~indicator.any(axis=(1, 2))
-        size = indicator.shape[1] * indicator.shape[2]
-        values = np.where(same, size, _ess(indicator.astype(float)))
-        smallest = np.minimum(smallest, np.where(np.isfinite(quantile), values, np.nan))
-    return smallest

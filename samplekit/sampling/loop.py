@@ -83,7 +83,7 @@ class Loop:
         if len(self.engine.parts) > 1 and now - began < QUICK_START:
             self._quantum = QUICK_ROUND
         self.record.seconds["compiling"] = now - since
-        self.record.anchor = self.engine.positions()[0]
+        self.record.starts = self.record.anchor = self.engine.positions()[0]
 
     def _no_start(self, chain: int, *, given: bool) -> None:
         x, log_density, score = self.engine.positions()
@@ -163,6 +163,8 @@ class Loop:
             before, now = now, self.engine.positions()[0]
             moved = [c for c in lost if np.any(now[c] != before[c])]  # the others found no start
             self.record.restarts += [{"chain": c, "step": self.tick} for c in moved]
+            self.record.starts = self.record.starts.copy()
+            self.record.starts[moved] = now[moved]
         self.record.anchor = now
 
     def _watch(self, results: Sequence[list[tuple[int, Block, Block]]]) -> None:

@@ -34,6 +34,7 @@ class Record:
         self.seconds: dict[str, float] = collections.defaultdict(float)
         # Where the chains were when lost ones were last looked for; at first, the starts if given.
         self.anchor = np.zeros((settings.chains, 0))
+        self.starts = self.anchor  # where they began, flat and unconstrained
         self.given = False
         self.store: Store | None = None
         self._groups = {name: Draws(settings.chains) for name in self.group_variables()}
@@ -61,6 +62,7 @@ class Record:
         shape = (self.settings.chains, engine.task.dim)
         self.given = starts is not None
         self.anchor = np.zeros(shape, engine.task.dtype) if starts is None else starts
+        self.starts = self.anchor
         self.checkpoint(engine)
 
     def open_store(self, path: Any) -> None:
@@ -134,6 +136,7 @@ class Record:
         self._state = dict(zip(names, engine.arrays(), strict=True))
         self._state["key"] = np.array(jax.random.key_data(engine.task.key))
         self._state["anchor"] = self.anchor
+        self._state["starts"] = self.starts
         settings = self.settings
         self._state_attrs = {
             "schema": SCHEMA,
@@ -159,6 +162,7 @@ class Record:
             "stats": json.dumps(list(engine.stats)),
             "dim": engine.task.dim,
             "dtype": str(np.dtype(engine.task.dtype)),
+            "goal": json.dumps(engine.plan.goal),
             "key_impl": str(jax.random.key_impl(engine.task.key)),
             "restarts": json.dumps(self.restarts),
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # Bumped when what a checkpoint holds changes.
-SCHEMA = 1
+SCHEMA = 2
 type Block = dict[str, np.ndarray]
 
 

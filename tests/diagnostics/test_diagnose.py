@@ -187,7 +187,8 @@ def test_energy_of_other_kernels_is_not_judged():
 def test_jittered_step_size_has_settled():
     rng = np.random.default_rng(0)
     stats = nuts_stats(rng)
-    stats["step_size"] = stats["step_size"] * rng.uniform(0.5, 1.5, (4, 1000))
+    # Thirds of the draws differ by 2·√(2/333) = 0.15 in the mean log step, above the limit.
+    stats["step_size"] = stats["step_size"] * rng.lognormal(0, 2, (4, 1000))
     assert diagnose(run_of(ar1(rng, 2000), sample_stats=stats, kernel=rates.NUTS)).ok
 
 

@@ -357,9 +357,9 @@ def test_lines_are_what_they_are_called() -> None:
     x = noise(3, 300).cumsum(axis=1) * 0.1 + noise(3, 300, seed=1)
     ranks, mean, correlation, _ = plot_mixing({"x": x}).axes[:4]
     for chain in range(3):
-        at, line = mean.lines[chain].get_data()
+        at, line = map(np.asarray, mean.lines[chain].get_data())
         np.testing.assert_allclose(line, [x[chain, : int(n)].mean() for n in at])
-        lag, line = correlation.lines[1 + chain].get_data()
+        lag, line = map(np.asarray, correlation.lines[1 + chain].get_data())
         centered = x[chain] - x[chain].mean()
         direct = [centered[: 300 - int(k)] @ centered[int(k) :] for k in lag]
         np.testing.assert_allclose(line, np.array(direct) / direct[0], atol=1e-10)

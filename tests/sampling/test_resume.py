@@ -264,7 +264,7 @@ def test_another_dtype_is_refused():
 def test_another_schema_is_refused(finished):
     run = finished.copy()
     run["sampler"].attrs["schema"] = 99
-    with pytest.raises(ResumeError, match=r"schema 99.*schema 1"):
+    with pytest.raises(ResumeError, match=r"schema 99.*schema 2"):
         resume(run)
     with pytest.raises(ResumeError, match=r"schema 99"):
         sk.kernel_of(run)

@@ -14,6 +14,7 @@ import xarray as xr
 from numpyro.distributions import constraints
 
 import samplekit as sk
+from samplekit.targets.space import make_space
 from samplekit.testing import assert_mean
 
 TARGET = sk.targets.gaussian(2, covariance=np.array([[1.0, 0.6], [0.6, 1.0]], np.float32))
@@ -384,6 +385,20 @@ def test_targets_of_the_users_own():
     a = x_of(sample(Known(width), init=flat))
     b = x_of(sample(sk.from_log_density(Known(width).log_density, 2), init=flat))
     np.testing.assert_array_equal(a, b)
+
+
+class Placed:
+    """A class as users write it, that says what its positions look like."""
+
+    space = make_space(2)
+
+    def log_density(self, x):
+        return -jnp.sum(x**2) / 2
+
+
+def test_a_class_of_the_users_own_with_a_space():
+    same = sk.from_log_density(Placed().log_density, 2)
+    np.testing.assert_array_equal(x_of(sample(Placed())), x_of(sample(same)))
 
 
 def test_default_kernels(nuts):
