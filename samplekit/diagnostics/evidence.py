@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 # draws than this is a block of its own.
 _BLOCK_NUMBERS = 2**19
 
-# Names of other libraries (and of older ArviZ) → ours, which are ArviZ's of today.
+# Names of other libraries (and of older ArviZ) → ours, which are ArviZ's of today. Not "accept" of
+# PyMC's Metropolis: it is p(new)/p(old), above 1 as often as not; "accepted" is beside it.
 _ALIASES = {
     "reached_max_tree_depth": "reached_max_treedepth",  # NumPyro
+    "maxdepth_reached": "reached_max_treedepth",  # nutpie
     "divergent": "diverging",
     "divergent__": "diverging",
-    "accept": "acceptance_rate",  # PyMC's Metropolis
     "accept_prob": "acceptance_rate",
     "accept_stat": "acceptance_rate",
     "accept_stat__": "acceptance_rate",
@@ -51,6 +52,7 @@ _ALIASES = {
     "tree_size": "n_steps",
     "energy__": "energy",
     "lp__": "lp",
+    "logp": "lp",  # nutpie
     "log_likelihood_total": "lp",
 }
 
@@ -167,7 +169,7 @@ def _open_path(path: Path) -> "xr.DataTree":
     try:
         with warnings.catch_warnings():
             # A folder without consolidated metadata opens more slowly, and just as well.
-            warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.filterwarnings("ignore", "Failed to open Zarr store", RuntimeWarning)
             return xr.open_datatree(path, engine=engine)
     except Exception as error:  # each reader has errors of its own for what it cannot read
         kind = "Zarr folder" if engine == "zarr" else "netCDF file"
@@ -219,7 +221,7 @@ def gather(run: Any) -> Evidence:
     """
     tree = open_run(run)
     variables, names = _variables(tree)
-    stats = _stats(tree, "sample_stats")
+    stats, warmup_stats = _both_stats(tree)
     checkpoint = read_checkpoint(tree)
     starts, ends = _ends(tree, checkpoint)
     return Evidence(
@@ -227,7 +229,7 @@ def gather(run: Any) -> Evidence:
         names=names,
         variables=variables,
         stats=stats,
-        warmup_stats=_stats(tree, "warmup_sample_stats"),
+        warmup_stats=warmup_stats,
         sampler=read_sampler(tree, stats, checkpoint),
         starts=starts,
         ends=ends,
@@ -291,6 +293,24 @@ def _stats(tree: "xr.DataTree", group: str) -> dict[str, np.ndarray]:
             if ours == str(name) or ours not in found:  # the name of today wins over an alias
                 found[ours] = np.asarray(values.transpose("chain", "draw").values)
     return found
+
+
+def _both_stats(tree: "xr.DataTree") -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the statistics of the draws and of warm-up.
+
+    Where CmdStan saved its warm-up, ArviZ parts it from the draws in the posterior only: the
+    statistics of both come in one group, those of warm-up first.
+    """
+    stats, warmup = _stats(tree, "sample_stats"), _stats(tree, "warmup_sample_stats")
+    if not stats or tree["sample_stats"].attrs.get("inference_library") != "cmdstanpy":
+        return stats, warmup
+    draw = tree["posterior"].to_dataset().get_index("draw")
+    surplus = next(iter(stats.values())).shape[1] - len(draw)
+    thinned = draw[-1] - draw[0] + 1 > len(draw)  # the posterior alone: all statistics are of draws
+    if surplus <= 0 or thinned:
+        return stats, warmup
+    early = {name: values[:, :surplus] for name, values in stats.items()}
+    return {name: values[:, surplus:] for name, values in stats.items()}, early
 
 
 def _ends(tree: "xr.DataTree", checkpoint: Checkpoint) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from samplekit.core.errors import SettingsError
 from samplekit.diagnostics.blocks import (
@@ -163,7 +164,10 @@ def discrepancy(
     z, s = z.reshape(count, dim), s.reshape(count, dim)
     c2 = _bandwidth(settings.bandwidth, z, rng) ** 2
     blocks = make_blocks(chains, draws, time)
-    sums, parts = _pair_sums(z, s, _Kernel(c2, settings.exponent), blocks)
+    # Products of tiles take microseconds: threads would spend ten times that waiting for each other
+    # as soon as a core is busy with something else.
+    with threadpool_limits(1, user_api="blas"):
+        sums, parts = _pair_sums(z, s, _Kernel(c2, settings.exponent), blocks)
     total = float(sums.sum())
     signs = blocks.signs(rng, settings.bootstrap)
     replicates = blocks.inflation * np.einsum("ij,ij->i", signs @ sums, signs)

@@ -40,7 +40,7 @@ class ScoreCUSUM:
     Attributes
     ----------
     multiplier_, multiplier_error_
-        λ and its standard error.
+        λ and its standard error; NaN before `fit`.
     statistic_
         Z after the last row.
     n_seen_
@@ -100,13 +100,13 @@ class ScoreCUSUM:
         self.before, self.after = before, after
         self.threshold = float(np.log(average_run_length) if threshold is None else threshold)
         self.domain, self.weight = domain, weight
-        self.multiplier_ = None if multiplier is None else float(multiplier)
-        self.multiplier_error_ = None if multiplier is None else 0.0
+        self.multiplier_ = np.nan if multiplier is None else float(multiplier)
+        self.multiplier_error_ = np.nan if multiplier is None else 0.0
         self.reset()
 
     def __repr__(self) -> str:
         """Say what was found and where the stream stands."""
-        known = "not fitted" if self.multiplier_ is None else f"multiplier {self.multiplier_:.4g}"
+        known = "not fitted" if np.isnan(self.multiplier_) else f"multiplier {self.multiplier_:.4g}"
         alarm = "no alarm" if self.alarm_ is None else f"alarm at row {self.alarm_}"
         return f"ScoreCUSUM({known}, threshold {self.threshold:.4g}, {self.n_seen_} rows, {alarm})"
 
@@ -150,7 +150,7 @@ class ScoreCUSUM:
 
     def increments(self, x: Any) -> Rows:
         """Return λ(S_before − S_after) of rows, which the statistic adds up."""
-        if self.multiplier_ is None:
+        if np.isnan(self.multiplier_):
             raise EstimatorError(
                 "The multiplier is not known. Call fit with rows from before the change, or give "
                 "multiplier=."
@@ -261,9 +261,9 @@ def find_multiplier(gain: Rows) -> tuple[float, float]:
         low /= 2
     if not len(gain) or not gain.mean() < 0 or not low > np.finfo(float).eps:
         raise EstimatorError(
-            "The rows given to fit score no worse under the model after the change than under the "
-            "one before, so no multiplier exists. Fit with rows from before the change, and check "
-            "that `before` fits them and that the two models differ."
+            "On average the rows given to fit score no worse under the model after the change than "
+            "under the one before, so no multiplier exists. Fit with rows from before the change, "
+            "and check that `before` fits them and that the two models differ."
         )
     if not scale > 0:
         raise EstimatorError(

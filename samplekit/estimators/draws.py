@@ -159,7 +159,7 @@ def fisher_bingham(random: np.random.Generator, n: int, matrix: Any, vector: Any
 
 
 def pairwise(
-    random: np.random.Generator, n: int, eta: Any, precision: Any, powers: tuple[float, float]
+    random: np.random.Generator, n: int, eta: Any, *, precision: Any, powers: tuple[float, float]
 ) -> Rows:
     """Draw from exp(Σ η_j y_j^b/b − y^aᵀKy^a/(2a)), y > 0 (b = 0: η_j log y_j), by rejection.
 

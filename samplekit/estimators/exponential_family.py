@@ -16,7 +16,7 @@ class ExponentialFamily(FittedDensity):
     ----------
     statistics
         s(y): takes one row of shape (d,), written with jax.numpy; returns k numbers, or a dict of
-        numbers and vectors, whose keys then name the parameters.
+        numbers and vectors, whose keys (sorted) then name the parameters.
     base
         a(y), one number; None is zero.
     domain
@@ -71,8 +71,8 @@ class ExponentialFamily(FittedDensity):
     >>> print(gamma.summary().round(2))
                estimate  standard_error  lower  upper
     natural
-    shape - 1      1.97            0.12   1.74   2.20
-    rate           1.99            0.08   1.83   2.15
+    rate           1.96            0.07   1.82   2.10
+    shape - 1      1.96            0.10   1.76   2.15
     """
 
     def __init__(

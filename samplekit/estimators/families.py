@@ -87,7 +87,7 @@ def exponential(**options: Unpack[Options]) -> NamedFamily:
     >>> from samplekit.estimators import families
     >>> X = np.array([[1.0], [2.0], [6.0]])
     >>> families.exponential().fit(X).params_  # the MLE
-    {'rate': 0.333..., 'mean': 3.0...}
+    {'mean': 3.0, 'rate': 0.333...}
     """
     return NamedFamily(
         Family(

@@ -129,7 +129,7 @@ def pairwise(
             np.atleast_1d(linear), np.atleast_2d(precision)
         ),
         draw=lambda random, n, linear, precision, **_: draws.pairwise(
-            random, n, linear, np.atleast_2d(precision), (a, b)
+            random, n, linear, precision=np.atleast_2d(precision), powers=(a, b)
         ),
         domain="orthant",
         weight=distance(power=2 - min(a, b, 1.0), cap=cap),

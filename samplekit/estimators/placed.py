@@ -5,6 +5,7 @@ carries for the kernels; `common_domain` the coordinates in which several models
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ def flat_rows(X: Any, space: Space) -> Rows:
     arrays = [np.asarray(a, np.float64) for a in leaves]
     if any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
         raise EstimatorError("X needs rows: arrays of the same length, one row per observation.")
-    rows = np.concatenate([a.reshape(len(a), -1) for a in arrays], axis=1)
+    rows = np.concatenate([a.reshape(len(a), math.prod(a.shape[1:])) for a in arrays], axis=1)
     if rows.shape[1] != space.size:
         raise EstimatorError(
             f"X has rows of {rows.shape[1]} numbers and the target {space.size} coordinates. Give "
@@ -160,7 +161,7 @@ def flat_rows(X: Any, space: Space) -> Rows:
 
 def _columns(X: Any) -> int:
     shape = np.shape(X)
-    return int(np.prod(shape[1:])) if len(shape) > 1 else 1
+    return math.prod(shape[1:]) or 1
 
 
 def _domain_of(space: Space) -> Domain | None:

@@ -85,16 +85,15 @@ def _sum_program(
 ) -> Any:
     """Add up the blocks of every device's part; the result has a leading device axis."""
 
-    def local(model: Model, theta: Array, rows: Array, weights: Array, blocks: Array) -> Any:
-        sums = accumulate(
-            block, model, theta, rows=rows[0], weights=weights[0], blocks=blocks[0], size=size
-        )
+    def local(model: Model, theta: Array, data: tuple[Array, ...]) -> Any:
+        rows, weights, blocks = (part[0] for part in data)
+        sums = accumulate(block, model, theta, rows=rows, weights=weights, blocks=blocks, size=size)
         return jax.tree.map(lambda a: a[None], sums)
 
     split = PartitionSpec("rows")
-    specs = (PartitionSpec(), PartitionSpec(), split, split, split)
+    specs = (PartitionSpec(), PartitionSpec(), split)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(
-        model, theta, *data
+        model, theta, data
     )
 
 

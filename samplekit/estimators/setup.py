@@ -156,13 +156,13 @@ def make_frame(setup: Setup, pilot: Chunk) -> Frame | None:
     weight = pilot.weights / max(pilot.weights.sum(), np.finfo(float).tiny)
     center = weight @ pilot.rows
     scale = np.ones_like(center)
+    if not np.isfinite(center).all():
+        return None  # the sums will say which rows
     spread = np.sqrt(weight @ (pilot.rows - center) ** 2)
     if setup.model.weight is not None:
         scale = np.where(spread > 0, spread, 1.0)
     elif (np.abs(center) <= NEAR_ZERO * spread).all():
         return None  # centring would cost a pass over the data and gain two digits of sixteen
-    if not np.isfinite(center).all() or not np.isfinite(scale).all():
-        return None  # the sums will say which rows
     return Frame(center, scale)
 
 

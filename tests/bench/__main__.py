@@ -1,16 +1,17 @@
-"""Run the benchmarks: `python -m tests.bench [--quick] [--only cold,warm,many,import] ...`."""
+"""Run the benchmarks: `python -m tests.bench [--quick] [--only cold,warm,many] ...`."""
 
 import argparse
 import os
 from pathlib import Path
 
-from tests.bench import cold, imports, many, peers, warm
+from tests.bench import cold, diagnose, imports, many, peers, warm
 from tests.bench.report import Options, Section, bar_rows, write
 
 WORKLOADS = {
     "import": imports.measure,
     "cold": cold.measure,
     "warm": warm.measure,
+    "diagnose": diagnose.measure,
     "many": many.measure,
 }
 

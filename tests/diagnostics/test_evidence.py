@@ -1,5 +1,7 @@
 """Runs of every kind are opened, and who made them is known."""
 
+import warnings
+
 import arviz as az
 import numpy as np
 import pytest
@@ -59,6 +61,13 @@ def test_refuses(run, error, words):
         gather(run)
 
 
+def test_zarr_without_consolidated_metadata_opens_without_a_warning(tmp_path):
+    run_of(ar1(RNG, 2000)).to_zarr(tmp_path / "run.zarr", consolidated=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_run(tmp_path / "run.zarr")["posterior"].sizes["draw"] == 1000
+
+
 def test_refuses_files_that_are_no_runs(tmp_path):
     (tmp_path / "run.nc").write_text("no netCDF")
     (tmp_path / "folder").mkdir()
@@ -115,6 +124,64 @@ def test_names_of_other_libraries():
     emcee = run_of(ar1(RNG, 3000, (32, 500, 2)), attrs={"inference_library": "emcee"})
     assert gather(emcee).sampler.ensemble
     assert diagnose(emcee).codes == ("ensemble-walkers",)
+
+
+def cmdstan(thin=1):
+    """A run as az.from_cmdstanpy 1.3 gives it if CmdStan saved its warm-up, here of 100 draws.
+
+    It renames lp__, accept_stat__, stepsize__, treedepth__, n_leapfrog__, divergent__ and energy__,
+    and parts warm-up from draws in the posterior only: divergences of warm-up are among the rest.
+    """
+    rng = np.random.default_rng(3)
+    stats = nuts_stats(rng, 4, 1100)
+    del stats["reached_max_treedepth"], stats["nonfinite"]
+    stats["lp"] = -stats["energy"]
+    stats["diverging"][:, :100] = rng.random((4, 100)) < 0.2
+    stats["diverging"][0, 1050] = True
+    stats["step_size"][:, :100] = np.linspace(0.01, 2, 100)
+    run = run_of(ar1(rng, 2000)[:, ::thin], sample_stats=stats,
+                 attrs={"inference_library": "cmdstanpy"})  # fmt: skip
+    run["posterior"].coords["draw"] = np.arange(0, 1000, thin)
+    return run
+
+
+def test_saved_warmup_of_cmdstan_is_not_judged():
+    found = gather(cmdstan())
+    assert {a.shape for a in found.stats.values()} == {(4, 1000)}
+    assert {a.shape for a in found.warmup_stats.values()} == {(4, 100)}
+    assert np.argwhere(found.stats["diverging"]).tolist() == [[0, 950]]
+    assert (found.sampler.name, found.sampler.library) == ("NUTS", "cmdstanpy")
+    verdict = diagnose(cmdstan())
+    divergences = next(f for f in verdict.findings if f.code == "divergences")
+    assert "1 of 4,000" in divergences.seen
+    assert "adapt_delta=" in divergences.remedy
+    assert verdict.ok
+    # A posterior that was thinned alone is no reason to forget divergences of the draws.
+    assert gather(cmdstan(thin=10)).stats["diverging"].shape == (4, 1100)
+
+
+def test_emcee_run_by_arviz():
+    """As az.from_emcee 1.3 gives a run of emcee 3.1.6: draws first, log density the only number."""
+    x = ar1(np.random.default_rng(5), 5000, (32, 1000, 2))
+    attrs = {"inference_library": "emcee", "sample_dims": ["draw", "chain"]}
+    data = {name: (("draw", "chain"), x[..., i].T) for i, name in enumerate(("mu", "tau"))}
+    lp = xr.Dataset({"lp": (("draw", "chain"), -0.5 * np.sum(x**2, axis=2).T)}, attrs=attrs)
+    run = xr.DataTree.from_dict({"posterior": xr.Dataset(data, attrs=attrs), "sample_stats": lp})
+    found = gather(run)
+    assert (found.chains, found.draws) == (32, 1000)
+    np.testing.assert_array_equal(found.variables["tau"], x[..., 1])
+    assert found.stats["lp"].shape == (32, 1000)
+    assert diagnose(run).codes == ("ensemble-walkers",)
+
+
+def test_acceptance_of_other_libraries():
+    """PyMC's Metropolis reports p(new)/p(old), of mean 1; nutpie has names of its own."""
+    rng = np.random.default_rng(6)
+    metropolis = tree(accept=rng.lognormal(-2, 2, (4, 1000)), accepted=rng.random((4, 1000)) < 0.3)
+    assert diagnose(metropolis).codes == ()
+    nutpie = tree(maxdepth_reached=np.ones((4, 1000), bool), logp=np.zeros((4, 1000)))
+    assert set(gather(nutpie).stats) == {"reached_max_treedepth", "lp"}
+    assert "tree-depth" in diagnose(nutpie).codes
 
 
 def test_numpyro_run_by_arviz():

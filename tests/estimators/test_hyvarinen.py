@@ -1,7 +1,5 @@
 """The Hyvärinen score: against closed forms, in every coordinate, of every kind of target."""
 
-import dataclasses
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -95,7 +93,7 @@ def test_network_energy_against_the_hessian(dim):
         )
         slope = jax.vmap(jax.grad(wide))(x)
         bend = jax.vmap(lambda x: jnp.trace(jax.hessian(wide)(x)))(x)
-    expected = np.asarray((slope**2).sum(axis=1) / 2 - bend)
+    expected = (np.asarray(slope) ** 2).sum(axis=1) / 2 - np.asarray(bend)
     np.testing.assert_allclose(hyvarinen_score(target, x), expected, rtol=1e-11, atol=1e-13)
 
 
@@ -170,8 +168,7 @@ def test_weights_are_in_the_data_s_own_coordinates():
 
 
 OWN_COORDINATES = [
-    "gaussian-4", "gamma-1.5", "lognormal", "inverse-gamma", "beta-small", "von-mises", "sine",
-    "fisher", "bingham", "dirichlet", "polynomial", "quartic",
+    "gaussian-4", "gamma-1.5", "beta-small", "von-mises", "fisher", "dirichlet", "quartic",
 ]  # fmt: skip
 
 
@@ -182,7 +179,7 @@ def test_mean_is_minus_the_score_of_a_fitted_family(name):
     fitted = family.fit(x)
     found = hyvarinen_score(fitted, x[:100])
     assert np.isclose(found.mean(), -fitted.score(x[:100]), rtol=1e-10, atol=1e-10)
-    if name not in {"von-mises", "sine", "fisher", "bingham"}:  # positions are vectors there
+    if name not in {"von-mises", "fisher"}:  # positions are vectors there
         np.testing.assert_allclose(hyvarinen_score(fitted.target(), x[:100]), found, rtol=1e-10)
 
 
@@ -287,7 +284,7 @@ def test_refusals():
     with pytest.raises(EstimatorError, match="not usable"):
         hyvarinen_score(gaussian, y, weight="h")
     with pytest.raises(TargetError, match=r"family\.at\(level\)"):
-        hyvarinen_score(sk.targets.noised_mixture([[0.0], [1.0]]), y)
+        hyvarinen_score(sk.targets.noised_mixture([0.5, 0.5], [[0.0], [1.0]]), y)
     from sklearn.mixture import GaussianMixture
 
     with pytest.raises(TargetError, match="no target"):
@@ -363,11 +360,3 @@ def test_divergence_from_scores_is_the_divergence():
         gap = np.asarray(jax.vmap(p.score)(grid) - jax.vmap(q.score)(grid))[:, 0]
     direct = integrate.trapezoid(np.exp(density(p)) * gap**2, GRID)
     assert np.isclose(direct / 2, half_fisher(0.1), rtol=1e-9)
-
-
-def test_judged_is_a_pytree_of_arrays():
-    """Other weights run in the same compiled program."""
-    first, second = (sk.targets.gaussian([m]) for m in (0.0, 1.0))
-    leaves = [jax.tree.structure(place(t, np.zeros((1, 1))).field) for t in (first, second)]
-    assert leaves[0] == leaves[1]
-    assert dataclasses.is_dataclass(Judged)
