@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from samplekit.diagnostics.plot_mixing import plot_mixing as plot_mixing
     from samplekit.diagnostics.plot_target import plot_target as plot_target
     from samplekit.diagnostics.stein import stein_discrepancy as stein_discrepancy
+    from samplekit.estimators import families as families
+    from samplekit.estimators.change import ScoreCUSUM as ScoreCUSUM
+    from samplekit.estimators.comparison import compare as compare
+    from samplekit.estimators.conditional import ConditionalFamily as ConditionalFamily
+    from samplekit.estimators.exponential_family import ExponentialFamily as ExponentialFamily
+    from samplekit.estimators.hyvarinen import hyvarinen_score as hyvarinen_score
     from samplekit.kernels.hamiltonian import HMC as HMC
     from samplekit.kernels.langevin import MALA as MALA
     from samplekit.kernels.langevin import Barker as Barker
@@ -57,6 +63,11 @@ _HOME = {
     "plot_target": "samplekit.diagnostics.plot_target",
     "stein_discrepancy": "samplekit.diagnostics.stein",
     "report": "samplekit.reporting.api",
+    "ScoreCUSUM": "samplekit.estimators.change",
+    "compare": "samplekit.estimators.comparison",
+    "ConditionalFamily": "samplekit.estimators.conditional",
+    "ExponentialFamily": "samplekit.estimators.exponential_family",
+    "hyvarinen_score": "samplekit.estimators.hyvarinen",
     "HMC": "samplekit.kernels.hamiltonian",
     "MALA": "samplekit.kernels.langevin",
     "Barker": "samplekit.kernels.langevin",
@@ -82,6 +93,7 @@ _HOME = {
 }
 _MODULES = {
     "errors": "samplekit.core.errors",
+    "families": "samplekit.estimators.families",
     "targets": "samplekit.targets",
     "testing": "samplekit.testing",
 }

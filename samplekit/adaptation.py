@@ -227,16 +227,17 @@ def fisher_metric(
     2026, as in nutpie; first the diagonal, then the rest where its condition number pays.
     """
     n, dim = draws.shape
-    x = draws - draws.mean(0)
-    g = None if scores is None else scores - scores.mean(0)
+    x = _centered(draws)
+    g = None if scores is None else _centered(scores)
     scale = _scales(x, g)
     if not mixing:
         return scale, None
     basis = _span(x, g, scale)
     weight = _ridge(distinct, dim)
     if basis is None:  # enough draws: second moments are all that is needed of them
-        covariance = _ridged(x.T @ x / n / np.outer(scale, scale), weight)
-        dual = None if g is None else _ridged(g.T @ g / n * np.outer(scale, scale), weight)
+        both = n * scale[:, None] * scale
+        covariance = _ridged(x.T @ x / both, weight)
+        dual = None if g is None else _ridged(g.T @ g * (both / n**2), weight)
     else:
         covariance = _ridged_in(basis, x / scale, weight)
         dual = None if g is None else _ridged_in(basis, g * scale, weight)
@@ -247,6 +248,10 @@ def fisher_metric(
     if not force and values[-1] / values[0] < WORTH_MIXING:
         return scale, None
     return scale, (values, vectors if basis is None else basis @ vectors)
+
+
+def _centered(x: np.ndarray) -> np.ndarray:
+    return x - np.add.reduce(x) / len(x)
 
 
 def _scales(x: np.ndarray, g: np.ndarray | None) -> np.ndarray:
@@ -280,8 +285,11 @@ def _ridge(distinct: int, dim: int) -> float:
 
 
 def _ridged(covariance: np.ndarray, share: float) -> np.ndarray:
-    dim = len(covariance)
-    return (1 - share) * covariance + share * np.trace(covariance) / dim * np.eye(dim)
+    diagonal = covariance.ravel()[:: len(covariance) + 1]  # a view
+    ridge = share * diagonal.mean()
+    covariance *= 1 - share
+    diagonal += ridge
+    return covariance
 
 
 def _ridged_in(basis: np.ndarray, x: np.ndarray, share: float) -> np.ndarray:

@@ -23,7 +23,7 @@ def kernel_names() -> list[str]:
 
 def make_kernel(name: str | None, options: Sequence[str], target: Any) -> Any:
     """Return the kernel of a name and its options; None leaves the choice to `sk.sample`."""
-    settings = dict(_setting(option) for option in options)
+    settings = dict(read_setting(option) for option in options)
     if name is None:
         if not settings:
             return None
@@ -76,7 +76,8 @@ def _load(reference: str, settings: dict[str, Any]) -> Any:
     return found
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def read_setting(text: str) -> tuple[str, Any]:
+    """Return key and value of KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip().isidentifier():
         raise SettingsError(f"--set {text!r} is not KEY=VALUE, such as step_size=0.1.")

@@ -95,11 +95,12 @@ def check_bias(evidence: Evidence, target: Any = None) -> Iterator[Finding]:
         turning = _loop_finding(closed_loop_work(target, placed.positions, loops=LOOPS))
         if turning:
             yield turning
-    yield from _compare(evidence, placed, scores, unadjusted=unadjusted, gradient=turning is None)
+    if unadjusted or turning is None:  # where there is no density, there is no target to miss
+        yield from _compare(evidence, placed, scores, unadjusted=unadjusted)
 
 
 def _compare(
-    evidence: Evidence, placed: Placed, scores: np.ndarray, *, unadjusted: bool, gradient: bool
+    evidence: Evidence, placed: Placed, scores: np.ndarray, *, unadjusted: bool
 ) -> Iterator[Finding]:
     """Compare draws with the score by moments and by the discrepancy."""
     stein = discrepancy(placed.positions, scores, placed.names)
@@ -110,7 +111,7 @@ def _compare(
         moments = _moments(placed.positions, scores)
         if moments.wrong.any() or moments.average_wrong or not fits:
             yield _biased(evidence, moments, stein, placed.names)
-    elif gradient and not fits:  # where there is no density, there is no target to miss
+    elif not fits:
         yield _wrong_target(stein)
 
 
@@ -134,9 +135,9 @@ def _p_values(centered: np.ndarray, mean: np.ndarray, effective: np.ndarray) -> 
     """Return two-sided p-values of means that should be zero, for skewed and correlated series.
 
     Draws that happen to stay near the center have too small a mean of x², and too small an error of
-    it: hence the smaller of the usual t and Johnson's for skewed laws (1978,
-    doi:10.1080/01621459.1978.10481597). And the error itself is known from autocorrelations as
-    well as from about a quarter as many independent draws: hence Student's law.
+    it: hence the smaller of the usual t and Johnson's for skewed laws (1978, Journal of the
+    American Statistical Association 73, 536–544). And the error itself is known from
+    autocorrelations as well as from about a quarter as many independent draws: hence Student's law.
     """
     from scipy.special import stdtr
 

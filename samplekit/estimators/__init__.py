@@ -11,4 +11,8 @@
 | exponential_family | `ExponentialFamily`, the scikit-learn estimator |
 | family, families | `Family`, the description of a named family, and all of them |
 | draws | exact samplers |
+| sparse_precision, graphs | ℓ1-penalised Gaussian graphs, path and extended BIC |
+| conditional | `ConditionalFamily`: natural parameters linear in covariates |
+| placed, hyvarinen | the Hyvärinen score of any target |
+| comparison, change | `compare` and `ScoreCUSUM` |
 """

@@ -145,8 +145,8 @@ class ScoreMatching(DensityMixin, BaseEstimator):
             weight, count = weight + old.weight, count + old.count
         if not weight > 0:
             raise EstimatorError("All sample weights are zero: there is nothing to fit.")
-        _enough(int(count), source.dim, 0 if self.ridge else len(setup.names))
-        solution = engine.solve(tuple(part / weight for part in sums))
+        _enough(int(count), source.dim, 0 if self._regularized else len(setup.names))
+        solution = self._solve(engine, tuple(part / weight for part in sums), int(count))
         theta = solution.theta if frame is None else frame.back(solution.theta)
         if setup.own_weight and not setup.insisted:
             check_boundary(setup.model, theta, pilot)
@@ -159,6 +159,16 @@ class ScoreMatching(DensityMixin, BaseEstimator):
         self.n_samples_seen_ = int(count)
         if self.errors == "eager":
             self._release()
+
+    @property
+    def _regularized(self) -> bool:
+        """Whether fewer rows than parameters can be fitted."""
+        return bool(self.ridge)
+
+    def _solve(self, engine: Engine, sums: tuple[Matrix, ...], count: int) -> Solution:
+        """Return θ̂ from mean sums over `count` rows; a penalty needs more than the engine."""
+        del count
+        return engine.solve(sums)
 
     def _frame(self, setup: Setup, pilot: Chunk, devices: Any) -> Frame | None:
         frame = make_frame(setup, pilot) if self.standardize else None

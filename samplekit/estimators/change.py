@@ -160,10 +160,9 @@ class ScoreCUSUM:
     def _gains(self, x: Any) -> Rows:
         """Return S_before − S_after of rows, in common coordinates."""
         rows = np.asarray(x, np.float64)
-        dim = getattr(getattr(self.before, "space", None), "size", None)
-        dim = dim or getattr(self.before, "n_features_in_", None) or (rows.shape or (1,))[-1]
-        if rows.ndim < 2:
-            rows = rows.reshape(-1, dim)
+        if rows.ndim < 2:  # one row, or a column of numbers
+            dim = place(self.before, rows).space.size
+            rows = rows.reshape(-1, dim) if rows.size % dim == 0 else rows.reshape(1, -1)
         placed = [place(model, rows) for model in (self.before, self.after)]
         domain = self.domain
         if domain is None:

@@ -110,7 +110,7 @@ class Comparison:
             ax.plot(self.scores.index, sums, color=color, label=str(name))
         ax.set(title="Added up, each row judged by a fit to those before it")
         ax.set(xlabel="row", ylabel="sum of differences")
-        ax.legend(ncols=min(len(self.table), 4))
+        ax.legend(loc="upper left")
 
 
 def compare(

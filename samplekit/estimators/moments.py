@@ -49,6 +49,10 @@ class Model:
         curved = self.charted and self.domain.boundary
         return self.base is None and self.weight is None and not curved
 
+    def at(self, row: Array) -> tuple["Model", Array]:
+        """Return the model of a row of data and the y in it: derivatives are in y alone."""
+        return self, row
+
     def coordinates(self, y: Array) -> Array:
         """Return the point at which derivatives are taken."""
         return self.domain.chart(y) if self.charted else y
@@ -93,8 +97,9 @@ def flat(value: Any) -> Array:
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(value)])
 
 
-def terms(model: Model, y: Array) -> Terms:
+def terms(model: Model, row: Array) -> Terms:
     """Return the derivatives at one row."""
+    model, y = model.at(row)
     z = model.coordinates(y)
 
     def along(axis: Array) -> tuple[Any, ...]:

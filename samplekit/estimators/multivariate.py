@@ -11,6 +11,7 @@ from scipy import special
 from samplekit.estimators import draws, quadratic
 from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.family import Family, NamedFamily, Options, Params
+from samplekit.estimators.graphs import GraphicalModel
 from samplekit.estimators.weights import distance
 
 
@@ -34,9 +35,27 @@ def gaussian(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily:
     return NamedFamily(_gaussian("gaussian", dim, _gaussian_usual), **options)
 
 
-def gaussian_graphical_model(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily:
-    """Return the Gaussian family with partial correlations among its parameters."""
-    return NamedFamily(_gaussian("gaussian_graphical_model", dim, _graph_usual), **options)
+def gaussian_graphical_model(
+    dim: int | None = None,
+    *,
+    penalty: float | str | None = None,
+    gamma: float = 0.5,
+    **options: Unpack[Options],
+) -> GraphicalModel:
+    """Return the Gaussian family with partial correlations, and on request a sparse graph.
+
+    Parameters
+    ----------
+    dim
+        Columns; None takes X's.
+    penalty
+        None is the closed form; a number penalises the sum of |K_ij|, i ≠ j; "ebic" chooses the
+        graph along a path of penalties. See `GraphicalModel`.
+    gamma
+        Of the extended BIC.
+    """
+    family = _gaussian("gaussian_graphical_model", dim, _graph_usual)
+    return GraphicalModel(family, penalty=penalty, gamma=gamma, **options)
 
 
 def truncated_gaussian(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily:

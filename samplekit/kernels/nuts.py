@@ -25,7 +25,7 @@ from samplekit.kernels.base import (
 DIVERGENCE = 1000.0
 # Uniforms drawn with the velocity, enough for most trajectories: a call of the generator costs as
 # much as several leapfrog steps of a small target, however few numbers it gives.
-BLOCK = 32
+BLOCK = 16
 
 
 class _Point(NamedTuple):

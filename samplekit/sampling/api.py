@@ -108,7 +108,7 @@ def sample(
     record = Record(settings, label(target, engine.shown), engine.stats)
     record.start_at(starts, engine)
     if store is not None:
-        record.open_store(store)
+        record.open_store(store, engine)
     return _drive(engine, record, progress=progress)
 
 

@@ -58,15 +58,15 @@ class Record:
         return self.store is None or one * self.settings.chains * self.settings.draws < MEMORY_BYTES
 
     def start_at(self, starts: np.ndarray | None, engine: Engine) -> None:
-        """Take down the starts, so that even a run that has none of its steps can be resumed."""
+        """Take down the starts, so that even a stored run without a step can be resumed."""
         shape = (self.settings.chains, engine.task.dim)
         self.given = starts is not None
         self.anchor = np.zeros(shape, engine.task.dtype) if starts is None else starts
         self.starts = self.anchor
-        self.checkpoint(engine)
 
-    def open_store(self, path: Any) -> None:
+    def open_store(self, path: Any, engine: Engine) -> None:
         """Create the folder that the run is written to."""
+        self.checkpoint(engine)
         variables = {
             group: {safe_name(n): v for n, v in held.items()}
             for group, held in self.group_variables().items()

@@ -67,7 +67,7 @@ def build_tree(
     datasets = {"/": xr.Dataset(attrs=dict(attrs))}
     for group, block in groups.items():
         known = labels.variables if group.endswith("posterior") else {}
-        datasets[group] = _dataset(block, known, labels.coords).assign_attrs(dict(attrs))
+        datasets[group] = _dataset(block, known, labels.coords, attrs)
     if labels.observed:
         arrays = {safe_name(n): (dims, values) for n, (dims, values) in labels.observed.items()}
         used = {d for dims, _ in labels.observed.values() for d in dims}
@@ -81,7 +81,7 @@ def build_tree(
 
 
 def _dataset(
-    block: Block, known: Mapping[str, Variable], coords: Mapping[str, Any]
+    block: Block, known: Mapping[str, Variable], coords: Mapping[str, Any], attrs: Mapping[str, Any]
 ) -> "xr.Dataset":
     import xarray as xr
 
@@ -92,12 +92,12 @@ def _dataset(
             if name in known
             else tuple(f"{name}_dim_{i}" for i in range(values.ndim - 2))
         )
-        arrays[safe_name(name)] = (("chain", "draw", *dims), values)
+        arrays[safe_name(name)] = xr.Variable(("chain", "draw", *dims), values, fastpath=True)
         used.update(dims)
     first = next(iter(block.values()))
     labels = {d: np.asarray(list(v)) for d, v in coords.items() if d in used}
     labels |= {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1])}
-    return xr.Dataset(arrays, coords=labels)
+    return xr.Dataset(arrays, coords=labels, attrs=attrs)
 
 
 def _anonymous(name: str, values: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:

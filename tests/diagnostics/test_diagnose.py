@@ -15,19 +15,27 @@ from tests.diagnostics import rates
 from tests.diagnostics.rates import FAULTS, TARGETS, ar1, false_alarms, misses, nuts_stats, run_of
 
 SMALL = 12
-# Codes of checks that need a target; `tests/diagnostics/test_bias.py` has them.
-NEED_A_TARGET = {"unadjusted-bias", "not-a-gradient", "wrong-target"}
+# Runs that are compared with a target take twenty times as long.
+SMALL_WITH_TARGET = 2
+# Faults so small that 4000 draws do not always show them, and the share that may be missed. The
+# mean of x² is 0.2 too large with a standard error of 0.043, and 3.9 of these are asked for.
+MAY_MISS = {"mode-weights": 0.1, "ULA, variance 20 % too large, dimension 1": 0.35}
+
+
+def may_miss(fault):
+    return MAY_MISS.get(fault.size, MAY_MISS.get(fault.code, 0.01))
 
 
 def test_every_code_has_a_fault():
-    assert {f.code for f in FAULTS} | NEED_A_TARGET == set(CODES)
+    assert {f.code for f in FAULTS} == set(CODES)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.code}: {f.size}")
 def test_faults_are_found(fault):
-    """At most 1 % of the sizes in the table are missed, 8 % of mode weights: 3 of 12 are not."""
-    missed, _ = misses(fault, SMALL, seed=5)
-    assert missed <= 3 / SMALL if fault.code == "mode-weights" else missed == 0
+    """At most 1 % of the sizes in the table are missed, but for the few of `MAY_MISS`."""
+    runs = SMALL if fault.target is None else SMALL_WITH_TARGET
+    missed, _ = misses(fault, runs, seed=5)
+    assert missed == 0 or (may_miss(fault) > 0.01 and missed <= max(0.25, 1 / runs))
 
 
 def test_healthy_runs_have_no_finding():
@@ -41,15 +49,22 @@ def test_false_alarms_at_ess_400():
     assert problems == 0, codes
 
 
+@pytest.mark.parametrize("kernel", [rates.NUTS, rates.LANGEVIN], ids=["exact", "unadjusted"])
+def test_healthy_runs_beside_their_targets(kernel):
+    problems, findings, codes = false_alarms(len(rates.EXACT), (1000.0,), 5, kernel)
+    assert problems == 0, codes
+    assert findings <= 2 / len(rates.EXACT), codes
+
+
 @pytest.mark.slow
 def test_rates_of_the_table():
     """The table of the README: at most 1 % of healthy runs are called a problem."""
-    runs = 500
-    problems, _, codes = false_alarms(runs, (4000.0, 2000.0, 1000.0, 1000.0), rates.TABLE_SEED)
-    assert problems <= 0.01, codes
+    for kernel, runs in ((None, 500), (rates.NUTS, 200), (rates.LANGEVIN, 200)):
+        problems, _, codes = false_alarms(runs, rates.GOOD, rates.TABLE_SEED, kernel)
+        assert problems <= 0.01, codes
     for fault in FAULTS:
-        missed, _ = misses(fault, runs, rates.TABLE_SEED)
-        assert missed <= 0.1 if fault.code == "mode-weights" else missed <= 0.01, fault
+        missed, _ = misses(fault, 500 if fault.target is None else 100, rates.TABLE_SEED)
+        assert missed <= may_miss(fault), fault
 
 
 # Where faults are told from what only looks like one ----------------------------------------------
@@ -256,7 +271,7 @@ def test_html_escapes_names():
 def test_sentences_of_every_fault_are_sentences():
     for fault in FAULTS:
         run = fault.make(np.random.default_rng(1))
-        for f in diagnose(run).findings:
+        for f in diagnose(run, fault.target).findings:
             for sentence in (f.seen, f.why, f.remedy):
                 assert sentence.rstrip().endswith("."), sentence
                 assert "  " not in sentence, sentence

@@ -212,3 +212,20 @@ def test_many_short_chains_and_targets_of_ones_own():
     assert stein_discrepancy({"x": x}, Own(), bootstrap=499).p_value > 0.01
     assert stein_discrepancy(x + 0.3, Own(), bootstrap=499).p_value < 0.01
     assert stein_discrepancy(x, Own(), max_draws=500).draws_used == 500
+
+
+def test_products_of_tiles_are_left_to_one_thread(monkeypatch):
+    """Two threads on a busy machine took twelve seconds for what one does in half of one."""
+    from threadpoolctl import threadpool_info
+
+    from samplekit.diagnostics import stein
+
+    threads, pair_sums = [], stein._pair_sums
+
+    def spied(*args):
+        threads.extend(p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas")
+        return pair_sums(*args)
+
+    monkeypatch.setattr(stein, "_pair_sums", spied)
+    stein_discrepancy(np.random.default_rng(0).normal(size=(50, 2)), sk.targets.gaussian(2))
+    assert set(threads) == {1}
