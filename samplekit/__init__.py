@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from samplekit.estimators.conditional import ConditionalFamily as ConditionalFamily
     from samplekit.estimators.exponential_family import ExponentialFamily as ExponentialFamily
     from samplekit.estimators.hyvarinen import hyvarinen_score as hyvarinen_score
+    from samplekit.estimators.kernel_family import (
+        KernelExponentialFamily as KernelExponentialFamily,
+    )
     from samplekit.kernels.hamiltonian import HMC as HMC
     from samplekit.kernels.langevin import MALA as MALA
     from samplekit.kernels.langevin import Barker as Barker
@@ -68,6 +71,7 @@ _HOME = {
     "ConditionalFamily": "samplekit.estimators.conditional",
     "ExponentialFamily": "samplekit.estimators.exponential_family",
     "hyvarinen_score": "samplekit.estimators.hyvarinen",
+    "KernelExponentialFamily": "samplekit.estimators.kernel_family",
     "HMC": "samplekit.kernels.hamiltonian",
     "MALA": "samplekit.kernels.langevin",
     "Barker": "samplekit.kernels.langevin",

@@ -145,4 +145,5 @@ def test_targets_and_kernels_print_what_was_given(key):
     assert repr(sk.NUTS()) == "NUTS()"
     assert repr(sk.MALA(0.5)) == "MALA(step_size=0.5)"
     assert "float" in repr(sk.targets.gaussian(20))
-    jax.jit(lambda k: repr(k) and k.step_size)(sk.MALA(jax.numpy.ones(()), metric=None))  # traced: no error
+    traced = sk.MALA(jax.numpy.ones(()), metric=None)
+    jax.jit(lambda k: repr(k) and k.step_size)(traced)  # no error

@@ -13,6 +13,7 @@
 | draws | exact samplers |
 | sparse_precision, graphs | ℓ1-penalised Gaussian graphs, path and extended BIC |
 | conditional | `ConditionalFamily`: natural parameters linear in covariates |
+| kernel_family | `KernelExponentialFamily`: gram functions of centers on a wide Gaussian |
 | placed, hyvarinen | the Hyvärinen score of any target |
 | comparison, change | `compare` and `ScoreCUSUM` |
 """
