@@ -47,6 +47,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 def _sampler_facts(tree: "xr.DataTree") -> dict[str, Any]:
     """Return what the checkpoint of a run of ours knows."""
+    from samplekit.reporting.made import seed_of
     from samplekit.sampling.run import sampler_state
 
     arrays, attrs = sampler_state(tree)
@@ -72,6 +73,8 @@ def _sampler_facts(tree: "xr.DataTree") -> dict[str, Any]:
         "restarts": attrs["restarts"],
         "dimension": int(attrs["dim"]),
         "dtype": attrs["dtype"],
+        "seed": seed_of(arrays["key"], attrs["key_impl"]),
+        "jax_version": attrs.get("jax_version"),
         "seconds": attrs["seconds"],
     }
 
@@ -115,6 +118,7 @@ def _sampler_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", _state(facts)),
         ("draws", _draws(facts)),
         ("dimension", f"{facts['dimension']}, {facts['dtype']}"),
+        ("seed", facts["seed"] + (f", JAX {jax}" if (jax := facts["jax_version"]) else "")),
     ]
     if steps := facts["step_sizes"]:
         low, middle, high = min(steps), float(np.median(steps)), max(steps)

@@ -194,6 +194,8 @@ def _origin(
         rows.append(("seed", seed_of(arrays["key"], str(attrs.get("key_impl", "")))))
     if "dtype" in attrs:
         rows.append(("precision", attrs["dtype"]))
+    if "jax_version" in attrs:
+        rows.append(("JAX", attrs["jax_version"]))
     rows.append(("read from", element("span", source, class_="name") if source else "memory"))
     rows.append(("this page", f"samplekit {version('samplekit')}, ArviZ {version('arviz')}"))
     return rows

@@ -6,7 +6,6 @@ main thread compiles, and a run that ends within a second never opens it, nor im
 """
 
 import collections
-import dataclasses
 import io
 import math
 import os
@@ -15,6 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from samplekit.sampling import progress_text
+from samplekit.sampling.progress_text import Numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,34 +34,8 @@ _LOG_AFTER = 2.0
 _NUMBERS_SHARE, _NUMBERS_EVERY = 0.05, 0.5
 # The speed is taken over the last 40 marks at least 0.25 s apart: ten seconds or more.
 _MARKS, _MARK_EVERY = 40, 0.25
-# Full and half bar, separator, times: beyond ASCII only where the stream can.
-_SIGNS, _ASCII = ("━", "╸", " · ", "×"), ("=", "-", ", ", "x")
-
 # What stands in for stderr (pytest, IDEs) is often a TextIOBase and not called a TextIO.
 _Stream = TextIO | io.TextIOBase
-
-
-@dataclasses.dataclass(slots=True)
-class _Numbers:
-    """What is known about the run; written by the main thread, read by the display's."""
-
-    total: int
-    warmup: int
-    chains: int
-    thin: int
-    started: float
-    phase: str = "starting"
-    done: float = 0.0
-    done_at: float = 0.0
-    rate: float | None = None
-    acceptance: float | None = None
-    divergences: int | None = None
-    step_size: float | None = None
-    rhat: float | None = None
-    ess: float | None = None
-    # Steps done when R-hat and ESS were computed: the summary does not show older ones.
-    converged_at: float | None = None
-    failed: bool = False
 
 
 class Progress:
@@ -77,6 +53,8 @@ class Progress:
         False shows nothing and costs nothing.
     thin
         Steps for each stored draw.
+    unit
+        What is counted.
 
     Notes
     -----
@@ -93,14 +71,22 @@ class Progress:
     """
 
     def __init__(
-        self, total_steps: int, warmup: int, chains: int, *, enabled: bool = True, thin: int = 1
+        self,
+        total_steps: int,
+        warmup: int = 0,
+        chains: int = 1,
+        *,
+        enabled: bool = True,
+        thin: int = 1,
+        unit: str = "draws",
     ) -> None:
         # Without a stderr (a windowed Python) there is nowhere to show anything.
         stream = sys.stderr
         self._enabled = enabled and stream is not None
         if not enabled or stream is None:
             return
-        self._numbers = _Numbers(total_steps, warmup, chains, thin, started=time.monotonic())
+        started = time.monotonic()
+        self._numbers = Numbers(total_steps, warmup, chains, thin, started=started, unit=unit)
         self._marks: collections.deque[tuple[float, float]] = collections.deque(maxlen=_MARKS)
         self._cost, self._cost_at = 0.0, -math.inf
         self._ended = threading.Event()
@@ -140,6 +126,7 @@ class Progress:
         step_size: float | None = None,
         rhat: float | int | None = None,
         ess: float | int | None = None,
+        note: str | None = None,
     ) -> None:
         """Tell what has been done; a number that is left out keeps its last value.
 
@@ -152,13 +139,15 @@ class Progress:
             Mean acceptance, number of divergences and mean step size over chains.
         rhat, ess
             The worst R-hat and effective sample size; see `wants_numbers`.
+        note
+            Anything else in a few words, such as the loss of a training.
         """
         if not self._enabled:
             return
         numbers, now = self._numbers, time.monotonic()
         numbers.done, numbers.done_at = done_steps, now
         new = {"acceptance": acceptance, "divergences": divergences, "step_size": step_size}
-        for name, value in (new | {"rhat": rhat, "ess": ess}).items():
+        for name, value in (new | {"rhat": rhat, "ess": ess, "note": note}).items():
             if value is not None:
                 setattr(numbers, name, value)
         if rhat is not None or ess is not None:
@@ -206,7 +195,7 @@ class Progress:
             wait = self._screen.every
 
 
-def _guarded(draw: Callable[[_Numbers], None], numbers: _Numbers) -> bool:
+def _guarded(draw: Callable[[Numbers], None], numbers: Numbers) -> bool:
     """Draw; a closed pipe or terminal must not end the run it reports on."""
     try:
         draw(numbers)
@@ -223,13 +212,13 @@ class _Terminal:
         self._stream = stream
         self._live: Live | None = None
 
-    def draw(self, numbers: _Numbers) -> None:
+    def draw(self, numbers: Numbers) -> None:
         live = self._live = self._live or self._open()
-        live.update(_frame(numbers, live.console), refresh=True)
+        live.update(progress_text.frame(numbers, live.console), refresh=True)
 
-    def close(self, numbers: _Numbers) -> None:
+    def close(self, numbers: Numbers) -> None:
         live = self._live = self._live or self._open()
-        live.update(_ending(numbers, live.console))
+        live.update(progress_text.ending(numbers, live.console))
         live.stop()
 
     def _open(self) -> "Live":
@@ -251,13 +240,13 @@ class _Notebook:
         self.first, self.every, self.summary_after = _SHOW_AFTER, _NOTEBOOK_EVERY, _SHOW_AFTER
         self._handle: Any = None
 
-    def draw(self, numbers: _Numbers) -> None:
-        self._show(_frame, numbers)
+    def draw(self, numbers: Numbers) -> None:
+        self._show(progress_text.frame, numbers)
 
-    def close(self, numbers: _Numbers) -> None:
-        self._show(_ending, numbers)
+    def close(self, numbers: Numbers) -> None:
+        self._show(progress_text.ending, numbers)
 
-    def _show(self, render: "Callable[[_Numbers, Console], Text]", numbers: _Numbers) -> None:
+    def _show(self, render: "Callable[[Numbers, Console], Text]", numbers: Numbers) -> None:
         from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
         from rich.console import Console
 
@@ -278,14 +267,14 @@ class _Log:
         self.first, self.every, self.summary_after = _LOG_EVERY, _LOG_EVERY, _LOG_AFTER
         self._stream = stream
 
-    def draw(self, numbers: _Numbers) -> None:
-        known = (text for text, _ in _parts(numbers))
-        start = f"{numbers.phase} {_percent(numbers)}"
-        self._write(start, _speed(numbers), *known, _time_left(numbers))
+    def draw(self, numbers: Numbers) -> None:
+        known = (text for text, _ in progress_text.parts(numbers))
+        start = f"{numbers.phase} {progress_text.percent(numbers)}"
+        self._write(start, progress_text.speed(numbers), *known, progress_text.time_left(numbers))
 
-    def close(self, numbers: _Numbers) -> None:
-        known = (text for text, _ in _parts(numbers, last=True))
-        self._write(_counts(numbers, _ASCII[3]), *known)
+    def close(self, numbers: Numbers) -> None:
+        known = (text for text, _ in progress_text.parts(numbers, last=True))
+        self._write(progress_text.counts(numbers, progress_text.ASCII[3]), *known)
 
     def _write(self, *parts: str) -> None:
         self._stream.write("samplekit: " + ", ".join(filter(None, parts)) + "\n")
@@ -299,99 +288,3 @@ def _screen(stream: _Stream) -> _Terminal | _Notebook | _Log:
     if hasattr(ipython and ipython.get_ipython(), "kernel"):
         return _Notebook()
     return _Terminal(stream) if stream.isatty() and os.getenv("TERM") != "dumb" else _Log(stream)
-
-
-def _frame(numbers: _Numbers, console: "Console") -> "Text":
-    """Draw phase, bar, share, speed and time on one line, the numbers on the next."""
-    from rich.text import Text
-
-    full, half, dot, _ = _SIGNS if console.encoding.startswith("utf") else _ASCII
-    phase = f"{numbers.phase:<11}"
-    end = f"  {_percent(numbers):>4}  {_speed(numbers):>14}  {_time_left(numbers):>12}"
-    width = max(0, min(60, console.width - len(phase) - len(end)))
-    halves = int(2 * width * min(1.0, numbers.done / max(1, numbers.total)))
-    bar = full * (halves // 2) + half * (halves % 2)
-    color = "yellow" if numbers.done < numbers.warmup else "green"
-    rest = full * (width - len(bar))
-    frame = Text.assemble((phase, "bold"), (bar, color), (rest, "bright_black"), end)
-    known = _join(_parts(numbers), dot, console.width - len(phase))
-    return frame.append("\n" + " " * len(phase)).append_text(known) if known else frame
-
-
-def _ending(numbers: _Numbers, console: "Console") -> "Text":
-    """Sum the run up in the one line that stays."""
-    _, _, dot, times = _SIGNS if console.encoding.startswith("utf") else _ASCII
-    counts = (_counts(numbers, times), "bold")
-    return _join([counts, *_parts(numbers, last=True)], dot, console.width)
-
-
-def _join(parts: list[tuple[str, str]], dot: str, width: int) -> "Text":
-    """Join as many parts as fit; the most important come first."""
-    from rich.text import Text
-
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for text, style in parts:
-        if line and len(line) + len(dot) + len(text) > width:
-            break
-        line.append(dot if line else "", "bright_black").append(text, style)
-    return line
-
-
-def _parts(numbers: _Numbers, *, last: bool = False) -> list[tuple[str, str]]:
-    """Word the numbers that are known, each with its color, in order of importance."""
-    parts = []
-    stale = last and numbers.converged_at != numbers.done
-    if (rhat := numbers.rhat) is not None and not stale:
-        # Comparisons with NaN are false: undefined is red.
-        color = "green" if rhat < 1.01 else "yellow" if rhat < 1.05 else "red"
-        value = f"{rhat:.3f}" if rhat < 10 else f"{rhat:.2g}"
-        parts.append((f"R-hat {'undefined' if math.isnan(rhat) else value}", color))
-    if (ess := numbers.ess) is not None and not stale:
-        parts.append(("ESS undefined", "red") if math.isnan(ess) else (f"ESS {ess:,.0f}", ""))
-    if (count := numbers.divergences) is not None:
-        parts.append((f"{count:,} divergence{'s' * (count != 1)}", "red" if count else ""))
-    if numbers.acceptance is not None:
-        parts.append((f"accept {numbers.acceptance:.2f}", ""))
-    if numbers.step_size is not None:
-        parts.append((f"step {numbers.step_size:.3g}", ""))
-    return parts
-
-
-def _percent(numbers: _Numbers) -> str:
-    # Rounded down: 100 % is said only when all is done.
-    return f"{math.floor(100 * numbers.done / max(1, numbers.total))}%"
-
-
-def _speed(numbers: _Numbers) -> str:
-    if numbers.rate is None:
-        return ""
-    warm = numbers.done >= numbers.warmup
-    rate = numbers.rate * numbers.chains / (numbers.thin if warm else 1)
-    return f"{rate:{',.0f' if rate >= 10 else '.2g'}} {'draws' if warm else 'steps'}/s"
-
-
-def _time_left(numbers: _Numbers) -> str:
-    now = time.monotonic()
-    if numbers.rate is None:
-        return f"{_clock(now - numbers.started)} so far"
-    left = (numbers.total - numbers.done) / numbers.rate - (now - numbers.done_at)
-    return f"{_clock(max(0.0, left))} left"
-
-
-def _clock(seconds: float) -> str:
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def _counts(numbers: _Numbers, times: str) -> str:
-    """Say what was done and how long it took."""
-    done, wanted, unit = int(numbers.done), numbers.warmup, "warm-up steps"
-    if numbers.done >= numbers.warmup:
-        done = int((numbers.done - numbers.warmup) / numbers.thin)
-        wanted, unit = (numbers.total - numbers.warmup) // numbers.thin, "draws"
-    share = f"{done:,}" if done >= wanted else f"{done:,} of {wanted:,}"
-    seconds = time.monotonic() - numbers.started
-    took = f"{seconds:.1f} s" if seconds < 60 else _clock(seconds)
-    chains = f"{numbers.chains} chain{'s' * (numbers.chains != 1)}"
-    return f"{'stopped: ' * numbers.failed}{chains} {times} {share} {unit} in {took}"

@@ -163,6 +163,7 @@ class Record:
             "dim": engine.task.dim,
             "dtype": str(np.dtype(engine.task.dtype)),
             "goal": json.dumps(engine.plan.goal),
+            "jax_version": jax.__version__,
             "key_impl": str(jax.random.key_impl(engine.task.key)),
             "restarts": json.dumps(self.restarts),
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),

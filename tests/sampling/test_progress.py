@@ -13,7 +13,7 @@ import types
 import pytest
 from rich.console import Console
 
-from samplekit.sampling import progress
+from samplekit.sampling import progress, progress_text
 from samplekit.sampling.progress import Progress
 
 
@@ -29,7 +29,8 @@ def quick(monkeypatch):
 def clock(monkeypatch):
     """Turn time by hand; the display's thread ends at once."""
     now = [100.0]
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (progress, progress_text):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Progress, "_watch", lambda self: None)
     return now
 
@@ -60,7 +61,7 @@ def terminal(monkeypatch):
 
 def numbers(**given):
     known = {"total": 2000, "warmup": 1000, "chains": 4, "thin": 1, "started": time.monotonic()}
-    return progress._Numbers(**(known | given))
+    return progress_text.Numbers(**(known | given))
 
 
 def console(width, encoding="utf-8"):
@@ -221,22 +222,22 @@ def test_speed_and_time_left_belong_to_the_phase(clock):
     bar = Progress(3000, 1000, 4, thin=2)
     with bar:
         clock[0] += 10
-        assert progress._time_left(bar._numbers) == "0:10 so far"
+        assert progress_text.time_left(bar._numbers) == "0:10 so far"
         bar.phase("warm-up")
         clock[0] += 1
         bar.update(500)
-        assert progress._speed(bar._numbers) == "2,000 steps/s"
-        assert progress._time_left(bar._numbers) == "0:05 left"
+        assert progress_text.speed(bar._numbers) == "2,000 steps/s"
+        assert progress_text.time_left(bar._numbers) == "0:05 left"
         bar.update(1000)
         bar.phase("sampling")
         clock[0] += 1
         bar.update(1100)
-        assert progress._speed(bar._numbers) == "200 draws/s"
+        assert progress_text.speed(bar._numbers) == "200 draws/s"
         bar.phase("sampling")  # said again: nothing starts anew
         assert len(bar._marks) == 2
         clock[0] += 4
-        assert progress._time_left(bar._numbers) == "0:15 left"
-        assert progress._counts(bar._numbers, "x") == "4 chains x 50 of 1,000 draws in 16.0 s"
+        assert progress_text.time_left(bar._numbers) == "0:15 left"
+        assert progress_text.counts(bar._numbers, "x") == "4 chains x 50 of 1,000 draws in 16.0 s"
 
 
 def test_a_resumed_run_does_not_count_old_steps(clock):
@@ -245,7 +246,7 @@ def test_a_resumed_run_does_not_count_old_steps(clock):
         bar.phase("sampling")
         clock[0] += 1
         bar.update(2100)
-        assert progress._speed(bar._numbers) == "400 draws/s"
+        assert progress_text.speed(bar._numbers) == "400 draws/s"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -255,7 +256,7 @@ def test_lines_fit(width, encoding):
         done=1234.5, rate=99999.0, rhat=1.234, ess=123456.0, divergences=1234, acceptance=0.8,
         step_size=0.01234, converged_at=1234.5,
     )  # fmt: skip
-    for render in (progress._frame, progress._ending):
+    for render in (progress_text.frame, progress_text.ending):
         text = render(known, console(width, encoding)).plain
         assert max(len(line) for line in text.splitlines()) <= max(width, 49)
         assert text.isascii() == (encoding == "ascii")
@@ -266,20 +267,20 @@ def test_lines_fit(width, encoding):
     [(1.0, "green"), (1.01, "yellow"), (1.05, "red"), (float("nan"), "red"), (1e16, "red")],
 )
 def test_rhat_has_the_color_it_deserves(rhat, color):
-    ((text, style),) = progress._parts(numbers(rhat=rhat))
+    ((text, style),) = progress_text.parts(numbers(rhat=rhat))
     assert style == color
     assert ("undefined" in text) == (rhat != rhat)
 
 
 def test_summary_shows_fresh_numbers_only():
     old = numbers(done=2000.0, rhat=1.3, ess=10.0, converged_at=1500.0, divergences=1)
-    assert progress._parts(old, last=True) == [("1 divergence", "red")]
+    assert progress_text.parts(old, last=True) == [("1 divergence", "red")]
 
 
 def test_the_bar_is_full_only_at_the_end():
     almost, done = numbers(done=1999.9), numbers(done=2000.0)
-    assert progress._percent(almost) == "99%"
-    assert progress._percent(done) == "100%"
-    assert progress._percent(numbers(total=0, warmup=0)) == "0%"
-    assert progress._frame(numbers(), console(80)).plain.startswith("starting   ━")
-    assert [progress._clock(s) for s in (0.0, 59.6, 3725.0)] == ["0:00", "1:00", "1:02:05"]
+    assert progress_text.percent(almost) == "99%"
+    assert progress_text.percent(done) == "100%"
+    assert progress_text.percent(numbers(total=0, warmup=0)) == "0%"
+    assert progress_text.frame(numbers(), console(80)).plain.startswith("starting   ━")
+    assert [progress_text._clock(s) for s in (0.0, 59.6, 3725.0)] == ["0:00", "1:00", "1:02:05"]
