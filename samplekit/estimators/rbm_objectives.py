@@ -1,0 +1,114 @@
+"""What a Boltzmann machine can be trained by: the Fisher score, or contrastive divergence."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from samplekit.core.pytree import pytree, static
+from samplekit.estimators.rbm_fisher import fisher_gradient
+from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
+from samplekit.training.trainer import Batch, Row
+
+type Machine = GaussBernoulli | BernoulliBernoulli
+
+# Chains this many times wider than the data have left it for good.
+_RUN_AWAY = 100.0
+
+
+@pytree
+class Fisher:
+    """The Fisher score in closed form; real visible units only."""
+
+    unit: bool = static()
+
+    def start(self, key: Array, model: Any, data: Any, /) -> None:
+        """Carry nothing."""
+        del key, model, data
+
+    def gradient(
+        self, key: Array, model: GaussBernoulli, carry: None, batch: Batch, /
+    ) -> tuple[Any, None, dict[str, Array]]:
+        """Return the closed-form gradient."""
+        del key
+        loss, gradient = fisher_gradient(model, batch.rows, unit=self.unit)
+        return gradient, carry, {"loss": loss}
+
+    def held_out(self, key: Array, model: GaussBernoulli, data: Array, /) -> Array:
+        """Return the Fisher score of rows that were set aside."""
+        del key
+        return fisher_gradient(model, data, unit=self.unit).loss
+
+    def trouble(self, rows: list[Row], /) -> None:
+        """See none: the trainer itself stops at numbers that are not finite."""
+        del rows
+
+
+@pytree
+class Contrastive:
+    """Contrastive divergence: data against what Gibbs steps make of data, or of lasting chains.
+
+    Notes
+    -----
+    The gradient is ∂/∂θ [mean F(v⁺) − mean F(v⁻)], with v⁻ after `steps` sweeps from the batch
+    (Hinton 2002) or from `chains` that go on from batch to batch (Tieleman 2008). No loss falls:
+    `energy_gap` is mean F(v⁺) − mean F(v⁻), near zero when all is well.
+    """
+
+    unit: bool = static()
+    steps: int = static()
+    chains: int = static()  # 0: start from the batch
+
+    def start(self, key: Array, model: Machine, data: Array, /) -> Array | None:
+        """Start the lasting chains at rows of the data."""
+        del model
+        if not self.chains:
+            return None
+        return jax.random.choice(key, data, (self.chains,))
+
+    def gradient(
+        self, key: Array, model: Machine, carry: Array | None, batch: Batch, /
+    ) -> tuple[Any, Array | None, dict[str, Array]]:
+        """Return the difference of two averages of ∂F/∂θ."""
+        begin = batch.rows if carry is None else carry
+
+        def sweep(v: Array, key: Array) -> tuple[Array, None]:
+            return jax.vmap(model.sweep)(model.noise(key, len(v)), v), None
+
+        rows, _ = jax.lax.scan(sweep, begin, jax.random.split(key, self.steps))
+
+        def gap(machine: Machine) -> Array:
+            data, chains = (jnp.mean(jax.vmap(machine.log_density)(v)) for v in (batch.rows, rows))
+            return chains - data
+
+        value, gradient = jax.value_and_grad(gap)(model)
+        if self.unit:
+            zero = jnp.zeros_like(gradient.log_variance)
+            gradient = dataclasses.replace(gradient, log_variance=zero)
+        numbers = {"energy_gap": value}
+        if carry is None:
+            numbers["reconstruction"] = jnp.mean((rows - begin) ** 2)
+        elif isinstance(model, GaussBernoulli):
+            given = jnp.mean(jnp.exp(model.log_variance))
+            numbers["chain_spread"] = jnp.std(rows) / jnp.sqrt(jnp.var(batch.rows) + given)
+        carry = carry if carry is None else rows
+        return gradient, carry, numbers
+
+    def held_out(self, key: Array, model: Machine, data: Array, /) -> Array:
+        """Return the Fisher score, or minus the pseudo-likelihood of binary units."""
+        del key
+        if isinstance(model, BernoulliBernoulli):
+            return -jnp.mean(jax.lax.map(model.pseudo_log_likelihood, data, batch_size=256))
+        return fisher_gradient(model, data).loss
+
+    def trouble(self, rows: list[Row], /) -> str | None:
+        """Stop when the lasting chains have left the data for good."""
+        spread = rows[-1].get("chain_spread", 1.0)
+        if spread < _RUN_AWAY:
+            return None
+        return (
+            f"the persistent chains spread {spread:.3g} times as wide as the data: the machine's "
+            "density has gone astray. Take a smaller learning_rate, clip=1.0 or method='fisher'."
+        )

@@ -1,0 +1,1 @@
+"""One trainer for everything that is learned by gradients: machines, energies and scores."""

@@ -1,0 +1,309 @@
+"""The training loop: one compiled scan an epoch, everything else between epochs."""
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from samplekit.core.errors import TrainingError
+from samplekit.core.pytree import pytree
+from samplekit.sampling.cache import use_cache
+from samplekit.sampling.loop import hold_ctrl_c
+from samplekit.sampling.progress import Progress
+from samplekit.training.checkpoint import Checkpoint
+from samplekit.training.plan import Plan
+
+type PyTree = Any
+type Row = dict[str, float]
+
+
+class Objective(Protocol):
+    """What is minimised. Objectives are pytrees: their arrays are data of the one program."""
+
+    def start(self, key: Array, model: PyTree, data: PyTree, /) -> PyTree:
+        """Return what is carried from batch to batch, such as persistent chains, or None."""
+        ...
+
+    def gradient(
+        self, key: Array, model: PyTree, carry: PyTree, batch: "Batch", /
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """Return the gradient, what is carried on, and numbers for the history ("loss" is one)."""
+        ...
+
+    def held_out(self, key: Array, model: PyTree, data: PyTree, /) -> Array:
+        """Return the loss on data that are not trained on."""
+        ...
+
+    def trouble(self, rows: list[Row], /) -> str | None:
+        """Say, from the history so far, why training must stop; None if it need not."""
+        ...
+
+
+@pytree
+class Batch:
+    """Rows of the data and their places in it."""
+
+    rows: PyTree
+    places: Array
+
+
+@pytree
+class State:
+    """All that changes while training; what a checkpoint holds."""
+
+    params: PyTree
+    optimizer: PyTree
+    average: PyTree  # moving average of the parameters; None where it is not kept
+    best: PyTree  # the parameters with the lowest held-out loss; None where not asked for
+    best_loss: Array
+    carry: PyTree
+    step: Array
+
+
+@pytree
+class _Fixed:
+    """All that stays during an epoch; what is not an array is static to the compiled program."""
+
+    objective: Any
+    data: PyTree
+    held_out: PyTree
+    key: Array
+    epoch: np.ndarray
+    steps: np.ndarray
+    rate: np.ndarray
+    decay: np.ndarray
+    code: Any  # the parts of the model that are not trained
+    transformation: Any
+    shape: Any
+    batch: int
+
+    def model(self, params: PyTree) -> PyTree:
+        return eqx.combine(params, self.code)
+
+
+@dataclasses.dataclass
+class Trained:
+    """What comes out of `train`."""
+
+    model: PyTree
+    history: list[Row]
+    carry: PyTree
+    stopped: str = ""  # why training ended before its last epoch
+
+
+def train(
+    objective: Objective,
+    model: PyTree,
+    data: PyTree,
+    plan: Plan,
+    *,
+    held_out: PyTree = None,
+    seed: int = 0,
+    progress: bool = True,
+    checkpoint: str | Path | None = None,
+) -> Trained:
+    """Minimise an objective over mini-batches.
+
+    Parameters
+    ----------
+    objective
+        Gradients of a batch, and what they carry along; see `Objective`.
+    model
+        A pytree whose floating-point arrays are trained, such as an Equinox module.
+    data
+        An array, or a pytree of arrays, with one row a sample.
+    plan
+        Epochs, batches, optimizer and when to stop.
+    held_out
+        Data that are not trained on: their loss is in the history, and decides early stopping.
+    seed
+        Gives the order of the rows and all noise; epoch e uses (seed, e) only, so that a training
+        which is continued equals one that was never interrupted, bit for bit.
+    progress
+        Show a bar.
+    checkpoint
+        A file: written as training proceeds, and read at the start if it is there.
+
+    Raises
+    ------
+    TrainingError
+        When a number is not finite or the objective sees trouble; it holds the history.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from samplekit.core.pytree import pytree
+    >>> @pytree
+    ... class Mean:
+    ...     def start(self, key, model, data):
+    ...         return None
+    ...     def gradient(self, key, model, carry, batch):
+    ...         loss = jnp.mean((batch.rows - model) ** 2)
+    ...         return 2 * (model - batch.rows.mean(0)), carry, {"loss": loss}
+    ...     def held_out(self, key, model, data):
+    ...         return jnp.mean((data - model) ** 2)
+    ...     def trouble(self, rows):
+    ...         return None
+    >>> X = jnp.arange(8.0).reshape(8, 1)
+    >>> plan = Plan(epochs=200, batch_size=8, learning_rate=0.1, optimizer="sgd")
+    >>> round(float(train(Mean(), jnp.zeros(1), X, plan, progress=False).model[0]), 3)
+    3.5
+    """
+    use_cache()
+    params, code = eqx.partition(model, eqx.is_inexact_array)
+    fixed = _fixed(objective, (data, held_out), plan, seed, code)
+    state, rows, stopped = _begin(fixed, params, _extras(plan)), [], ""
+    saved = Checkpoint(checkpoint, plan, seed, _count(data)) if checkpoint else None
+    if saved and (found := saved.read(state)):
+        state, rows = found
+    with Progress(plan.epochs, enabled=progress, unit="epochs") as bar, hold_ctrl_c() as asked:
+        bar.update(len(rows))
+        bar.phase("training")
+        while len(rows) < plan.epochs and not stopped:
+            since = time.perf_counter()
+            now = dataclasses.replace(fixed, epoch=np.asarray(len(rows), np.int32))
+            state, numbers = _epoch(now, state)
+            row = {name: float(value) for name, value in jax.device_get(numbers).items()}
+            rows.append({"epoch": len(rows) + 1} | row | {"seconds": time.perf_counter() - since})
+            _refuse_trouble(objective, rows)
+            bar.update(len(rows), note=_note(row))
+            stopped = _reason(plan, rows, interrupted=asked.is_set())
+            if saved:
+                saved.write(state, rows, last=bool(stopped) or len(rows) == plan.epochs)
+    return Trained(fixed.model(_kept(state)), rows, state.carry, stopped)
+
+
+def _fixed(
+    objective: Objective, data: tuple[PyTree, PyTree], plan: Plan, seed: int, code: Any
+) -> _Fixed:
+    rows = _count(data[0])
+    batch = min(plan.batch_size, rows)
+    return _Fixed(
+        objective=objective,
+        data=jax.tree.map(jnp.asarray, data[0]),
+        held_out=jax.tree.map(jnp.asarray, data[1]),
+        key=jax.random.key(seed),
+        epoch=np.zeros((), np.int32),
+        steps=np.asarray(plan.epochs * (rows // batch), np.float32),
+        rate=np.asarray(plan.rate, np.float32),
+        decay=np.asarray(plan.average, np.float32),
+        code=code,
+        transformation=plan.transformation,
+        shape=plan.shape,
+        batch=batch,
+    )
+
+
+def _extras(plan: Plan) -> tuple[bool, bool]:
+    """Say whether an average and the best parameters are kept."""
+    return plan.average > 0, plan.patience is not None
+
+
+@eqx.filter_jit
+def _begin(fixed: _Fixed, params: PyTree, extras: tuple[bool, bool]) -> State:
+    averaged, best = extras
+    return State(
+        params=params,
+        optimizer=fixed.transformation.init(params),
+        average=params if averaged else None,
+        best=params if best else None,
+        best_loss=jnp.asarray(jnp.inf),
+        # Epochs take the keys (seed, 0), (seed, 1) and so on; the start takes one of its own.
+        carry=fixed.objective.start(
+            jax.random.fold_in(fixed.key, 2**31), fixed.model(params), fixed.data
+        ),
+        step=jnp.zeros((), jnp.int32),
+    )
+
+
+# All but the first argument is given away: an epoch works in the memory of the last.
+@eqx.filter_jit(donate="all-except-first")
+def _epoch(fixed: _Fixed, state: State) -> tuple[State, dict[str, Array]]:
+    """Go once through the data in a new order; return the mean of each number."""
+    order, noise, judge = jax.random.split(jax.random.fold_in(fixed.key, fixed.epoch), 3)
+    batches = _count(fixed.data) // fixed.batch
+    places = jax.random.permutation(order, _count(fixed.data))[: batches * fixed.batch]
+    step = functools.partial(_step, fixed, noise)
+    places = places.reshape(batches, fixed.batch).astype(jnp.int32)
+    state, numbers = jax.lax.scan(step, state, (jnp.arange(batches), places))
+    means = {name: jnp.mean(values) for name, values in numbers.items()}
+    if fixed.held_out is not None:
+        shown = state.params if state.average is None else state.average
+        loss = fixed.objective.held_out(judge, fixed.model(shown), fixed.held_out)
+        means["held_out"] = loss
+        if state.best is not None:
+            better = loss < state.best_loss
+            best = jax.tree.map(lambda new, old: jnp.where(better, new, old), shown, state.best)
+            loss = jnp.where(better, loss, state.best_loss)
+            state = dataclasses.replace(state, best=best, best_loss=loss)
+    return state, means
+
+
+def _step(
+    fixed: _Fixed, noise: Array, state: State, at: tuple[Array, Array]
+) -> tuple[State, dict[str, Array]]:
+    """Take one step of the optimizer on one batch."""
+    index, places = at
+    batch = Batch(jax.tree.map(lambda array: array[places], fixed.data), places)
+    gradient, carry, numbers = fixed.objective.gradient(
+        jax.random.fold_in(noise, index), fixed.model(state.params), state.carry, batch
+    )
+    numbers = numbers | {"gradient_norm": optax.tree.norm(gradient)}
+    updates, optimizer = fixed.transformation.update(gradient, state.optimizer, state.params)
+    rate = -fixed.rate * fixed.shape(state.step, fixed.steps)
+    params = jax.tree.map(lambda p, u: p + (rate * u).astype(p.dtype), state.params, updates)
+    average = state.average
+    if average is not None:
+        # While few steps are taken the average is a short one, not the starting point.
+        decay = jnp.minimum(fixed.decay, (1 + state.step) / (10 + state.step))
+        average = jax.tree.map(lambda a, p: (p + decay * (a - p)).astype(p.dtype), average, params)
+    changed = {"params": params, "optimizer": optimizer, "average": average, "carry": carry}
+    return dataclasses.replace(state, **changed, step=state.step + 1), numbers
+
+
+def _kept(state: State) -> PyTree:
+    """Return the parameters to keep: the best, else the averaged, else the last."""
+    return next(p for p in (state.best, state.average, state.params) if p is not None)
+
+
+def _count(data: PyTree) -> int:
+    return jax.tree.leaves(data)[0].shape[0]
+
+
+def _refuse_trouble(objective: Objective, rows: list[Row]) -> None:
+    row = rows[-1]
+    wrong = [name for name, value in row.items() if not np.isfinite(value)]
+    trouble = objective.trouble(rows)
+    if wrong:
+        norms = ", ".join(f"{r['gradient_norm']:.3g}" for r in rows[-4:])
+        trouble = (
+            f"{', '.join(wrong)} became {row[wrong[0]]} (norms of the gradient in the last epochs: "
+            f"{norms}). A smaller learning_rate or clip=1.0 usually cures it; so does scaling the "
+            "data to unit variance."
+        )
+    if trouble:
+        error = TrainingError(f"Training stopped in epoch {row['epoch']:.0f}: {trouble}")
+        error.history = rows
+        raise error
+
+
+def _reason(plan: Plan, rows: list[Row], *, interrupted: bool) -> str:
+    """Say why training ends now; nothing if it goes on."""
+    if plan.patience is not None and "held_out" in rows[-1]:
+        losses = [row["held_out"] for row in rows]
+        if len(rows) - 1 - int(np.argmin(losses)) >= plan.patience:
+            return f"the held-out loss has not fallen for {plan.patience} epochs"
+    return "it was interrupted" if interrupted else ""
+
+
+def _note(row: Row) -> str:
+    shown = [name for name in ("held_out", "loss") if name in row]
+    return ", ".join(f"{name.replace('_', '-')} {row[name]:.4g}" for name in shown)
