@@ -66,19 +66,22 @@ def direct(machine: GaussBernoulli, rows: Array, *, unit: bool) -> FisherGradien
     W, n = machine.weights, rows.shape[0]
     q = jnp.exp(-machine.log_variance)
     scaled = rows if unit else q[None] * rows
-    rho, slope = _hidden(scaled @ W.T, machine)
-    r = rho @ W + (machine.visible_bias[None] - rows)
+    # Hidden units lie along rows here: products with W then need no transposition of the large
+    # factor, which is worth a tenth of the time.
+    rho = jax.nn.sigmoid(W @ scaled.T + machine.hidden_bias[:, None])
+    slope = rho * (1 - rho)
+    r = rho.T @ W + (machine.visible_bias[None] - rows)
     t = r if unit else (q**2)[None] * r
     u = jnp.sum((q[None] * W) ** 2, axis=1)
-    g = slope * (t @ W.T + (1 - 2 * rho) * u[None])
-    mean_slope, mean_r2 = jnp.mean(slope, axis=0), jnp.mean(r * r, axis=0)
-    dW = (rho.T @ t + g.T @ scaled) / n + 2 * mean_slope[:, None] * (q**2)[None] * W
+    g = slope * (W @ t.T + (1 - 2 * rho) * u[:, None])
+    mean_slope, mean_r2 = jnp.mean(slope, axis=1), jnp.mean(r * r, axis=0)
+    dW = (rho @ t + g @ scaled) / n + 2 * mean_slope[:, None] * (q**2)[None] * W
     dq = jnp.zeros_like(q)
     if not unit:
-        dq = q * mean_r2 + jnp.mean(rows * (g @ W), axis=0) - 1
+        dq = q * mean_r2 + jnp.mean(rows * (g.T @ W), axis=0) - 1
         dq = dq + 2 * q * (mean_slope @ W**2)
     loss = q**2 @ mean_r2 / 2 + mean_slope @ u - jnp.sum(q)
-    return _gradient(machine, loss, (dW, jnp.mean(g, axis=0), jnp.mean(t, axis=0), -q * dq))
+    return _gradient(machine, loss, (dW, jnp.mean(g, axis=1), jnp.mean(t, axis=0), -q * dq))
 
 
 def gram(machine: GaussBernoulli, rows: Array) -> FisherGradient:

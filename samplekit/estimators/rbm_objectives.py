@@ -10,7 +10,7 @@ from jax import Array
 from samplekit.core.pytree import pytree, static
 from samplekit.estimators.rbm_fisher import fisher_gradient
 from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
-from samplekit.training.trainer import Batch, Row
+from samplekit.training.trainer import Row
 
 type Machine = GaussBernoulli | BernoulliBernoulli
 
@@ -29,11 +29,11 @@ class Fisher:
         del key, model, data
 
     def gradient(
-        self, key: Array, model: GaussBernoulli, carry: None, batch: Batch, /
+        self, key: Array, model: GaussBernoulli, carry: None, batch: Array, /
     ) -> tuple[Any, None, dict[str, Array]]:
         """Return the closed-form gradient."""
         del key
-        loss, gradient = fisher_gradient(model, batch.rows, unit=self.unit)
+        loss, gradient = fisher_gradient(model, batch, unit=self.unit)
         return gradient, carry, {"loss": loss}
 
     def held_out(self, key: Array, model: GaussBernoulli, data: Array, /) -> Array:
@@ -69,10 +69,10 @@ class Contrastive:
         return jax.random.choice(key, data, (self.chains,))
 
     def gradient(
-        self, key: Array, model: Machine, carry: Array | None, batch: Batch, /
+        self, key: Array, model: Machine, carry: Array | None, batch: Array, /
     ) -> tuple[Any, Array | None, dict[str, Array]]:
         """Return the difference of two averages of ∂F/∂θ."""
-        begin = batch.rows if carry is None else carry
+        begin = batch if carry is None else carry
 
         def sweep(v: Array, key: Array) -> tuple[Array, None]:
             return jax.vmap(model.sweep)(model.noise(key, len(v)), v), None
@@ -80,7 +80,7 @@ class Contrastive:
         rows, _ = jax.lax.scan(sweep, begin, jax.random.split(key, self.steps))
 
         def gap(machine: Machine) -> Array:
-            data, chains = (jnp.mean(jax.vmap(machine.log_density)(v)) for v in (batch.rows, rows))
+            data, chains = (jnp.mean(jax.vmap(machine.log_density)(v)) for v in (batch, rows))
             return chains - data
 
         value, gradient = jax.value_and_grad(gap)(model)
@@ -92,7 +92,7 @@ class Contrastive:
             numbers["reconstruction"] = jnp.mean((rows - begin) ** 2)
         elif isinstance(model, GaussBernoulli):
             given = jnp.mean(jnp.exp(model.log_variance))
-            numbers["chain_spread"] = jnp.std(rows) / jnp.sqrt(jnp.var(batch.rows) + given)
+            numbers["chain_spread"] = jnp.std(rows) / jnp.sqrt(jnp.var(batch) + given)
         carry = carry if carry is None else rows
         return gradient, carry, numbers
 

@@ -30,7 +30,8 @@ class Plan:
     epochs
         Passes over the data.
     batch_size
-        Rows a step; the rows left over in an epoch (fewer than a batch, others each time) wait.
+        Rows a step. Rows are shuffled once; every epoch cuts that order into batches from another
+        beginning and takes them in another order. The rows left over, fewer than a batch, wait.
     learning_rate
         The step of the optimizer: a number, or an Optax schedule (step ↦ rate).
     schedule

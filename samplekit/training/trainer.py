@@ -33,7 +33,7 @@ class Objective(Protocol):
         ...
 
     def gradient(
-        self, key: Array, model: PyTree, carry: PyTree, batch: "Batch", /
+        self, key: Array, model: PyTree, carry: PyTree, batch: PyTree, /
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Return the gradient, what is carried on, and numbers for the history ("loss" is one)."""
         ...
@@ -45,14 +45,6 @@ class Objective(Protocol):
     def trouble(self, rows: list[Row], /) -> str | None:
         """Say, from the history so far, why training must stop; None if it need not."""
         ...
-
-
-@pytree
-class Batch:
-    """Rows of the data and their places in it."""
-
-    rows: PyTree
-    places: Array
 
 
 @pytree
@@ -84,6 +76,7 @@ class _Fixed:
     transformation: Any
     shape: Any
     batch: int
+    rows: int
 
     def model(self, params: PyTree) -> PyTree:
         return eqx.combine(params, self.code)
@@ -146,8 +139,8 @@ def train(
     ...     def start(self, key, model, data):
     ...         return None
     ...     def gradient(self, key, model, carry, batch):
-    ...         loss = jnp.mean((batch.rows - model) ** 2)
-    ...         return 2 * (model - batch.rows.mean(0)), carry, {"loss": loss}
+    ...         loss = jnp.mean((batch - model) ** 2)
+    ...         return 2 * (model - batch.mean(0)), carry, {"loss": loss}
     ...     def held_out(self, key, model, data):
     ...         return jnp.mean((data - model) ** 2)
     ...     def trouble(self, rows):
@@ -188,7 +181,7 @@ def _fixed(
     batch = min(plan.batch_size, rows)
     return _Fixed(
         objective=objective,
-        data=jax.tree.map(jnp.asarray, data[0]),
+        data=_shuffled(data[0], batch, seed),
         held_out=jax.tree.map(jnp.asarray, data[1]),
         key=jax.random.key(seed),
         epoch=np.zeros((), np.int32),
@@ -199,7 +192,19 @@ def _fixed(
         transformation=plan.transformation,
         shape=plan.shape,
         batch=batch,
+        rows=rows,
     )
+
+
+def _shuffled(data: PyTree, batch: int, seed: int) -> PyTree:
+    """Put the rows into one random order, the first of them once more at the end.
+
+    A batch is then a slice, wherever it begins, and an epoch takes all slices in a new order from
+    a new beginning. To gather rows one by one would cost as much as a small model's gradient.
+    """
+    order = np.random.default_rng(seed).permutation(_count(data))
+    order = np.concatenate([order, order[:batch]])
+    return jax.tree.map(lambda array: jnp.asarray(np.asarray(array)[order]), data)
 
 
 def _extras(plan: Plan) -> tuple[bool, bool]:
@@ -227,13 +232,13 @@ def _begin(fixed: _Fixed, params: PyTree, extras: tuple[bool, bool]) -> State:
 # All but the first argument is given away: an epoch works in the memory of the last.
 @eqx.filter_jit(donate="all-except-first")
 def _epoch(fixed: _Fixed, state: State) -> tuple[State, dict[str, Array]]:
-    """Go once through the data in a new order; return the mean of each number."""
+    """Go once through the data; return the mean of each number over the batches."""
     order, noise, judge = jax.random.split(jax.random.fold_in(fixed.key, fixed.epoch), 3)
-    batches = _count(fixed.data) // fixed.batch
-    places = jax.random.permutation(order, _count(fixed.data))[: batches * fixed.batch]
+    batches = fixed.rows // fixed.batch
+    offset = jax.random.randint(jax.random.fold_in(order, 0), (), 0, fixed.rows)
+    starts = (offset + fixed.batch * jax.random.permutation(order, batches)) % fixed.rows
     step = functools.partial(_step, fixed, noise)
-    places = places.reshape(batches, fixed.batch).astype(jnp.int32)
-    state, numbers = jax.lax.scan(step, state, (jnp.arange(batches), places))
+    state, numbers = jax.lax.scan(step, state, (jnp.arange(batches), starts))
     means = {name: jnp.mean(values) for name, values in numbers.items()}
     if fixed.held_out is not None:
         shown = state.params if state.average is None else state.average
@@ -251,8 +256,10 @@ def _step(
     fixed: _Fixed, noise: Array, state: State, at: tuple[Array, Array]
 ) -> tuple[State, dict[str, Array]]:
     """Take one step of the optimizer on one batch."""
-    index, places = at
-    batch = Batch(jax.tree.map(lambda array: array[places], fixed.data), places)
+    index, start = at
+    batch = jax.tree.map(
+        lambda array: jax.lax.dynamic_slice_in_dim(array, start, fixed.batch), fixed.data
+    )
     gradient, carry, numbers = fixed.objective.gradient(
         jax.random.fold_in(noise, index), fixed.model(state.params), state.carry, batch
     )
