@@ -15,8 +15,12 @@ class KernelError(SamplekitError, ValueError):
     """The kernel's settings are wrong, or it does not fit the target."""
 
 
+class EstimatorError(SamplekitError, ValueError):
+    """The data or the settings of an estimator cannot be used as given."""
+
+
 class SettingsError(SamplekitError, ValueError):
-    """An argument of `sample` or `resume` is not usable."""
+    """An argument is not usable: of `sample`, `resume`, a loss, a network or a training."""
 
 
 class ResumeError(SamplekitError, ValueError):
@@ -30,3 +34,13 @@ class StoreError(SamplekitError, OSError):
     """
 
     run: Any = None
+
+
+class TrainingError(SamplekitError, ArithmeticError):
+    """Training diverged; `history` holds the numbers of every epoch until then."""
+
+    history: Any = None
+
+
+class DataWarning(UserWarning):
+    """The data can be used, but not as well as they could be: the text says what to do."""
