@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samplekit import losses as losses
+    from samplekit import networks as networks
     from samplekit import targets as targets
     from samplekit import testing as testing
     from samplekit.core import errors as errors
@@ -26,11 +28,22 @@ if TYPE_CHECKING:
     from samplekit.estimators.change import ScoreCUSUM as ScoreCUSUM
     from samplekit.estimators.comparison import compare as compare
     from samplekit.estimators.conditional import ConditionalFamily as ConditionalFamily
+    from samplekit.estimators.energy_network import EnergyNetwork as EnergyNetwork
     from samplekit.estimators.exponential_family import ExponentialFamily as ExponentialFamily
     from samplekit.estimators.hyvarinen import hyvarinen_score as hyvarinen_score
     from samplekit.estimators.kernel_family import (
         KernelExponentialFamily as KernelExponentialFamily,
     )
+    from samplekit.estimators.noise_levels import noise_levels as noise_levels
+    from samplekit.estimators.noise_network import (
+        NoiseConditionalScoreNetwork as NoiseConditionalScoreNetwork,
+    )
+    from samplekit.estimators.rbm import BernoulliRBM as BernoulliRBM
+    from samplekit.estimators.rbm import GaussBernoulliRBM as GaussBernoulliRBM
+    from samplekit.estimators.score_network import ScoreNetwork as ScoreNetwork
+    from samplekit.kernels.cycle import Cycle as Cycle
+    from samplekit.kernels.discrete import GibbsWithGradients as GibbsWithGradients
+    from samplekit.kernels.gibbs import Gibbs as Gibbs
     from samplekit.kernels.hamiltonian import HMC as HMC
     from samplekit.kernels.langevin import MALA as MALA
     from samplekit.kernels.langevin import Barker as Barker
@@ -41,7 +54,9 @@ if TYPE_CHECKING:
     from samplekit.kernels.metropolis import RandomWalk as RandomWalk
     from samplekit.kernels.nuts import NUTS as NUTS
     from samplekit.kernels.score_mala import ScoreMALA as ScoreMALA
+    from samplekit.kernels.tempering import Tempering as Tempering
     from samplekit.reporting.api import report as report
+    from samplekit.sampling.anneal import anneal as anneal
     from samplekit.sampling.api import kernel_of as kernel_of
     from samplekit.sampling.api import resume as resume
     from samplekit.sampling.api import sample as sample
@@ -54,6 +69,8 @@ if TYPE_CHECKING:
     from samplekit.targets.density import from_log_density as from_log_density
     from samplekit.targets.density import from_score as from_score
     from samplekit.targets.numpyro import from_numpyro as from_numpyro
+    from samplekit.targets.paths import noise_path as noise_path
+    from samplekit.targets.paths import tempered_path as tempered_path
 
 _HOME = {
     "diagnose": "samplekit.diagnostics.diagnose",
@@ -69,9 +86,16 @@ _HOME = {
     "ScoreCUSUM": "samplekit.estimators.change",
     "compare": "samplekit.estimators.comparison",
     "ConditionalFamily": "samplekit.estimators.conditional",
+    "EnergyNetwork": "samplekit.estimators.energy_network",
     "ExponentialFamily": "samplekit.estimators.exponential_family",
     "hyvarinen_score": "samplekit.estimators.hyvarinen",
     "KernelExponentialFamily": "samplekit.estimators.kernel_family",
+    "noise_levels": "samplekit.estimators.noise_levels",
+    "NoiseConditionalScoreNetwork": "samplekit.estimators.noise_network",
+    "ScoreNetwork": "samplekit.estimators.score_network",
+    "BernoulliRBM": "samplekit.estimators.rbm",
+    "GaussBernoulliRBM": "samplekit.estimators.rbm",
+    "Gibbs": "samplekit.kernels.gibbs",
     "HMC": "samplekit.kernels.hamiltonian",
     "MALA": "samplekit.kernels.langevin",
     "Barker": "samplekit.kernels.langevin",
@@ -94,10 +118,18 @@ _HOME = {
     "from_log_density": "samplekit.targets.density",
     "from_score": "samplekit.targets.density",
     "from_numpyro": "samplekit.targets.numpyro",
+    "Cycle": "samplekit.kernels.cycle",
+    "GibbsWithGradients": "samplekit.kernels.discrete",
+    "Tempering": "samplekit.kernels.tempering",
+    "anneal": "samplekit.sampling.anneal",
+    "noise_path": "samplekit.targets.paths",
+    "tempered_path": "samplekit.targets.paths",
 }
 _MODULES = {
     "errors": "samplekit.core.errors",
     "families": "samplekit.estimators.families",
+    "losses": "samplekit.losses",
+    "networks": "samplekit.networks",
     "targets": "samplekit.targets",
     "testing": "samplekit.testing",
 }

@@ -48,8 +48,9 @@ def make_kernel(name: str | None, options: Sequence[str], target: Any) -> Any:
 
 def _fits(kernel: Any, target: Any) -> bool:
     """Tell whether a kernel suits a target and can be made from words and numbers."""
-    suits = isinstance(target, getattr(kernel, "requires", object))
-    return suits and not any(map(_is_function, _required(kernel)))
+    from samplekit.sampling.settings import misfit
+
+    return not misfit(target, kernel) and not any(map(_is_function, _required(kernel)))
 
 
 def _required(kernel: type) -> list[dataclasses.Field]:

@@ -29,6 +29,8 @@ STATISTICS: dict[str, Statistic] = {
     "tree_depth": Statistic("doublings of the trajectory; NUTS only"),
     "reached_max_treedepth": Statistic("whether the tree was cut; NUTS only", "any"),
     "step_size": Statistic("step size η used"),
+    "swap_rate": Statistic("probability that neighbours swap, coldest first; Tempering", "mean"),
+    "round_trips": Statistic("arrivals at the target from the hottest copy; Tempering", "sum"),
     "nonfinite": Statistic("proposals that were not finite, all rejected", "sum"),
 }
 

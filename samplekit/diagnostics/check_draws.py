@@ -202,6 +202,16 @@ def _all_frozen(evidence: Evidence, numbers: Numbers) -> Finding:
             f"({say(evidence.sampler, 'starts')}).",
         )
     if same and evidence.chains > 1:
+        check = (
+            "Check that the target depends on its position, that the step size is not 0, and that "
+            "proposals are accepted at all"
+        )
+        if evidence.discrete:
+            check = (
+                "If one state has nearly all of the probability, this is the answer, and how rare "
+                "the others are is in the target's log odds, not in draws; otherwise check that "
+                "flips are accepted at all"
+            )
         return Finding(
             "frozen-together",
             "problem",
@@ -209,8 +219,7 @@ def _all_frozen(evidence: Evidence, numbers: Numbers) -> Finding:
             f"All chains stand still at one value (first: {evidence.names[0]} = "
             f"{numbers.first[0, 0]:.4g}).",
             "Nothing was sampled. R-hat is undefined and ArviZ counts every draw as effective.",
-            "Check that the target depends on its position, that the step size is not 0, and that "
-            "proposals are accepted at all; then sample again from different starts "
+            f"{check}; then sample again from different starts "
             f"({say(evidence.sampler, 'starts')}).",
         )
     return _apart(evidence, list(evidence.names))

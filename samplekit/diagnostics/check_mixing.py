@@ -123,11 +123,16 @@ def _rhat_finding(
             "The chains disagree by more than their own noise explains: they have not reached the "
             "same distribution, so no average over them is one of the target."
         )
+        stays = (
+            "or a geometry that wants other coordinates (a non-centred "
+            f"parametrisation, {say(evidence.sampler, 'metric') or 'a scaling'})."
+        )
+        if evidence.discrete:
+            stays = "that flips hardly cross: temper it, or look at what does not tell them apart."
         remedy = (
             f"Give them longer warm-up ({say(evidence.sampler, 'warmup', warmup=warmup)}) and more "
             f"draws ({say(evidence.sampler, 'draws', draws=more)}); if R-hat stays, the target has "
-            "separate modes or a geometry that wants other coordinates (a non-centred "
-            f"parametrisation, {say(evidence.sampler, 'metric') or 'a scaling'})."
+            f"separate modes {stays}"
         )
     return Finding(
         "rhat",
@@ -166,16 +171,20 @@ def _ess(
         if surely
         else f"This is near the limit: {used_for} are still rough.",
         f"Draw more ({say(evidence.sampler, 'draws', draws=more)}); if that takes too long, mixing "
-        f"is the trouble: {_faster(evidence)}other coordinates for these variables.",
+        f"is the trouble: {_faster(evidence)}.",
     )
 
 
 def _faster(evidence: Evidence) -> str:
     """Name what mixes faster than the sampler of this run."""
+    if evidence.discrete:
+        sweeps = "" if evidence.sampler.name == "Gibbs" else "whole sweeps (sk.Gibbs(), thin=), or "
+        return f"{sweeps}tempering across what separates the modes"
+    coordinates = "other coordinates for these variables"
     if evidence.sampler.hamiltonian:
         dense = say(evidence.sampler, "metric")
-        return f"a dense metric ({dense}), or " if dense else ""
-    return "a kernel that follows the gradient (NUTS), or "
+        return f"a dense metric ({dense}), or {coordinates}" if dense else coordinates
+    return f"a kernel that follows the gradient (NUTS), or {coordinates}"
 
 
 def _drift(evidence: Evidence, numbers: Numbers, judged: np.ndarray) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ _BANDS: dict[str | None, tuple[float, float, float]] = {
     "NUTS": (0.8, 0.6, 0.99),
     "MCLMC": (0.9, 0.65, 0.99),
     "Independence": (0.5, 0.1, 1.0),
+    "GibbsWithGradients": (0.8, 0.1, 1.0),  # one flip where the odds are known is seldom refused
     None: (0.5, 0.05, 0.99),
 }
 # What happens in fewer than one of a thousand steps moves no probability by more than that, which
@@ -100,7 +101,8 @@ def _acceptance(evidence: Evidence) -> Iterator[Finding]:
             f"Take {smaller}; check that the score at the start is finite and of the right sign, "
             "and that the log density is not −inf nearly everywhere.",
         )
-    if all_taken.any() and evidence.sampler.name != "Independence":
+    # Those whose best proposals are always taken.
+    if all_taken.any() and evidence.sampler.name not in ("Independence", "GibbsWithGradients"):
         chains = chain_list(np.flatnonzero(all_taken))
         yield Finding(
             "acceptance-one",
@@ -128,6 +130,9 @@ def _band(
     tuned = evidence.sampler.target_accept is not None
     again = say(evidence.sampler, "warmup", warmup=2000)
     other = "smaller" if low else "larger"
+    otherwise = f"Take a {other} step_size, or leave it out so that warm-up tunes it."
+    if evidence.sampler.name == "GibbsWithGradients":
+        otherwise = "Take fewer flips a step: sk.GibbsWithGradients(flips=1)."
     return Finding(
         "acceptance-band",
         "warning",
@@ -138,9 +143,7 @@ def _band(
         "Too many proposals are thrown away, and a chain may stick where they all are."
         if low
         else "The steps are shorter than they need be, so draws cost more than they should.",
-        f"Warm-up did not reach its goal: lengthen it ({again})."
-        if tuned
-        else f"Take a {other} step_size, or leave it out so that warm-up tunes it.",
+        f"Warm-up did not reach its goal: lengthen it ({again})." if tuned else otherwise,
     )
 
 

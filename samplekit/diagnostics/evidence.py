@@ -104,6 +104,12 @@ class Evidence:
         """Draws of each chain."""
         return next(iter(self.variables.values())).shape[1]
 
+    @property
+    def discrete(self) -> bool:
+        """Whether all variables that were sampled are integers or booleans."""
+        held = self.tree["posterior"].to_dataset().data_vars.values()
+        return all(v.dtype.kind in "biu" for v in held)
+
     def scalars(self) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
         """Yield blocks of labels and draws (scalar, chain, draw) in float64, of bounded memory."""
         size = max(1, _BLOCK_NUMBERS // max(1, self.chains * self.draws))

@@ -1,5 +1,6 @@
 """The scikit-learn estimator common to user-written and named exponential families."""
 
+import abc
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -12,9 +13,9 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.boundary import check_boundary
 from samplekit.estimators.domains import Torus
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.linear import Matrix, Solution, Vector, normal_quantile, sandwich
 from samplekit.estimators.quadratic import Frame
 from samplekit.estimators.rows import (
@@ -53,7 +54,7 @@ class Fitted:
     covariance: Matrix | None = None
 
 
-class ScoreMatching(DensityMixin, BaseEstimator):
+class ScoreMatching(DensityMixin, BaseEstimator, abc.ABC):
     """Closed-form score matching; subclasses say what is fitted in `_setup`."""
 
     _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012
@@ -66,8 +67,9 @@ class ScoreMatching(DensityMixin, BaseEstimator):
     errors: str
     n_features_in_: int
 
+    @abc.abstractmethod
     def _setup(self, dim: int) -> Setup:
-        raise NotImplementedError
+        """Return what is fitted to rows of this dimension."""
 
     def _default_weight(self) -> Any:
         """Return the weight object behind `_setup`'s, where it can be rescaled."""
@@ -103,7 +105,7 @@ class ScoreMatching(DensityMixin, BaseEstimator):
         """Add the rows of X to those seen before; the options are those of `fit`.
 
         The first rows must suffice for a fit. Of the data a uniform subset is kept, from which the
-        standard errors are computed.
+        standard errors are computed: see `errors`.
         """
         with self._all_or_nothing():
             self._validate_params()
@@ -219,16 +221,7 @@ class ScoreMatching(DensityMixin, BaseEstimator):
     ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
         # Finiteness is checked chunk by chunk, where the rows can be named at no cost.
         rows: Any = validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False)
-        if weights is None:
-            return rows, None
-        checked = _check_sample_weight(
-            weights,
-            rows,
-            dtype=np.float64,
-            ensure_non_negative=True,
-            allow_all_zero_weights=True,
-        )
-        return rows, checked
+        return rows, checked_weights(weights, rows)
 
     def _reread(self, fitted: Fitted) -> Iterator[Chunk]:
         """Yield the kept rows again, prepared as in the fit."""
@@ -256,17 +249,23 @@ class ScoreMatching(DensityMixin, BaseEstimator):
                 "The standard errors were not kept: errors='none', or rows were added to an "
                 "estimator whose data are gone. Fit again with errors='lazy'."
             )
-        engine = self._engine(self._setup(self.n_features_in_), self.n_features_in_, fitted.frame)
-        meat, total = engine.meat(self._reread(fitted), fitted.theta)
-        if fitted.everywhere:
-            meat, total = all_reduce((meat, total))
-        factor = fitted.kept.factor if isinstance(fitted.kept, Reservoir) else 1.0
+        meat, total = self._middle(fitted)
         bread = self._full(fitted).bread / fitted.weight
-        inner = sandwich(bread, meat * factor, total * factor, fitted.count)
+        inner = sandwich(bread, meat, total, fitted.count)
         if fitted.frame is None:
             return inner
         back = fitted.frame.jacobian()
         return back @ inner @ back.T
+
+    def _middle(self, fitted: Fitted) -> tuple[Matrix, Vector]:
+        """Return Σ w²ψψᵀ and Σ wψ at θ̂, from the kept rows."""
+        assert fitted.kept is not None
+        engine = self._engine(self._setup(self.n_features_in_), self.n_features_in_, fitted.frame)
+        # A subset stands for all rows of this process: the factors of others may differ.
+        factor = fitted.kept.factor if isinstance(fitted.kept, Reservoir) else 1.0
+        sums = tuple(factor * part for part in engine.meat(self._reread(fitted), fitted.theta))
+        meat, total = all_reduce(sums) if fitted.everywhere else sums
+        return meat, total
 
     def _full(self, fitted: Fitted) -> Solution:
         """Return Γ⁻¹ and the condition number, which a fit from second moments leaves out."""
@@ -327,6 +326,15 @@ class ScoreMatching(DensityMixin, BaseEstimator):
             self._release()
         state: Any = super().__getstate__()
         return state
+
+
+def checked_weights(weights: Any, rows: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Return the weights of rows, if any, as numbers; all zero is refused by the fit."""
+    if weights is None:
+        return None
+    return _check_sample_weight(
+        weights, rows, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
+    )
 
 
 def _prepared(chunks: Iterable[Chunk], setup: Setup, frame: Frame | None) -> Iterator[Chunk]:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.domains import Box
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.linear import Vector
 from samplekit.estimators.moments import Model
 from samplekit.estimators.rows import Chunk

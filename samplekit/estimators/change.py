@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.hyvarinen import scores_of
 from samplekit.estimators.placed import Rows, common_domain, place
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.hyvarinen import scores_of
 from samplekit.estimators.placed import Rows, common_domain, place
 

@@ -10,14 +10,14 @@ from jax import Array
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
+from samplekit.core.errors import EstimatorError
 from samplekit.core.pytree import as_function, pytree, static
-from samplekit.estimators.base import ScoreMatching
+from samplekit.estimators.base import ScoreMatching, checked_weights
+from samplekit.estimators.density import values_of
 from samplekit.estimators.domains import Domain, Rows
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.family import NamedFamily
 from samplekit.estimators.linear import Matrix
 from samplekit.estimators.moments import Model, score_rows
-from samplekit.estimators.rows import Runner, array_chunks, refuse_non_finite
 from samplekit.estimators.setup import Setup
 from samplekit.estimators.sources import is_stream
 
@@ -209,7 +209,7 @@ class ConditionalFamily(ScoreMatching):
         self, X: Any, weights: Any, *, reset: bool
     ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
         del reset  # `_joined` has looked at both parts
-        return X, None if weights is None else _weights(weights, X)
+        return X, checked_weights(weights, X)
 
     def _setup(self, dim: int) -> Setup:
         del dim  # that of X; the rows have more columns
@@ -288,14 +288,8 @@ class ConditionalFamily(ScoreMatching):
         """Return minus the mean Hyvärinen score of the responses: higher is better."""
         self._need()
         rows = self._joined(X, y, reset=False)
-        setup = self._setup(self.n_features_in_)
-        runner = Runner(setup.model, rows.shape[1], len(setup.names))
-        values = []
-        for chunk in array_chunks(rows, None, runner.chunk):
-            refuse_non_finite(chunk)
-            checked = chunk._replace(rows=setup.model.domain.check(chunk.rows, chunk.start))
-            values.append(runner.each(score_rows, checked, self.theta_))
-        return -float(np.average(np.concatenate(values), weights=sample_weight))
+        values = values_of(score_rows, rows, self._setup(self.n_features_in_), self.theta_)
+        return -float(np.average(values, weights=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         """Say that responses are needed."""
@@ -303,9 +297,3 @@ class ConditionalFamily(ScoreMatching):
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
         return tags
-
-
-def _weights(weights: Any, rows: Matrix) -> NDArray[np.float64]:
-    from sklearn.utils.validation import _check_sample_weight
-
-    return _check_sample_weight(weights, rows, dtype=np.float64, ensure_non_negative=True)

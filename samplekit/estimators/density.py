@@ -10,12 +10,13 @@ from jax import Array
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
+from samplekit.core.errors import EstimatorError
 from samplekit.core.pytree import pytree
 from samplekit.estimators.base import ScoreMatching
 from samplekit.estimators.domains import Box, Simplex, Sphere, Torus
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.moments import Model, log_density_rows, score_rows
 from samplekit.estimators.rows import Runner, array_chunks, refuse_non_finite
+from samplekit.estimators.setup import Setup
 from samplekit.targets.density import Density, from_log_density
 
 
@@ -48,6 +49,10 @@ def on_domain(model: Model, x: Array) -> Array:
     return jnp.arctan2(x[1], x[0]) if isinstance(model.domain, Torus) else x
 
 
+# Chains of `sample`.
+CHAINS = 4
+
+
 class FittedDensity(ScoreMatching):
     """Adds scores, target and draws to a closed-form fit."""
 
@@ -76,14 +81,7 @@ class FittedDensity(ScoreMatching):
 
     def _each(self, function: Any, X: Any) -> NDArray[np.float64]:
         rows: Any = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
-        setup = self._setup(rows.shape[1])
-        runner = Runner(setup.model, rows.shape[1], len(setup.names))
-        values = []
-        for chunk in array_chunks(rows, None, runner.chunk):
-            refuse_non_finite(chunk)
-            checked = chunk._replace(rows=setup.model.domain.check(chunk.rows, chunk.start))
-            values.append(runner.each(function, checked, self.theta_))
-        return np.concatenate(values).astype(np.float64)
+        return values_of(function, rows, self._setup(rows.shape[1]), self.theta_)
 
     def target(self) -> Density:
         """Return the fitted density as a target for `sk.sample`, on its domain.
@@ -119,16 +117,40 @@ class FittedDensity(ScoreMatching):
 
         if n_samples < 1:
             raise EstimatorError(f"n_samples={n_samples}: ask for at least one row.")
-        target, chains = self.target(), 4
-        seed = int(generator(random_state).integers(2**31))
-        draws = max(-(-n_samples // chains), 250)  # a run that short cannot be judged
-        run = sample(target, draws=draws, chains=chains, seed=seed, progress=False)
+        target, random = self.target(), generator(random_state)
+        run = sample(
+            target,
+            draws=max(-(-n_samples // CHAINS), self._least_draws),
+            chains=CHAINS,
+            init=self._starts(random),
+            seed=int(random.integers(2**31)),
+            progress=False,
+        )
         _diagnose(run, target)
         x = np.asarray(run["posterior"]["y"], np.float64)
         flat = x.reshape(-1, *x.shape[2:])
         at = np.linspace(0, len(flat) - 1, n_samples).astype(int)
         model = self._setup(self.n_features_in_).model
         return np.asarray(jax.vmap(lambda row: on_domain(model, row))(flat[at]), np.float64)
+
+    _least_draws = 250  # of each chain: a run that is shorter cannot be judged
+
+    def _starts(self, random: np.random.Generator) -> Any:
+        """Return where the chains of `sample` begin; None leaves it to `sk.sample`."""
+        del random
+
+
+def values_of(
+    function: Any, rows: Any, setup: Setup, theta: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return a number for each row, chunk by chunk."""
+    runner = Runner(setup.model, rows.shape[1], len(setup.names))
+    values = []
+    for chunk in array_chunks(rows, None, runner.chunk):
+        refuse_non_finite(chunk)
+        checked = chunk._replace(rows=setup.model.domain.check(chunk.rows, chunk.start))
+        values.append(runner.each(function, checked, theta))
+    return np.concatenate(values).astype(np.float64)
 
 
 def box_constraint(domain: Box, dim: int) -> Any:
@@ -165,10 +187,8 @@ def generator(random_state: Any) -> np.random.Generator:
 
 def _diagnose(run: Any, target: Any) -> None:
     """Warn if the chains cannot be trusted."""
-    try:
-        from samplekit.diagnostics.diagnose import diagnose
-    except ImportError:
-        return
+    from samplekit.diagnostics.diagnose import diagnose
+
     diagnosis = diagnose(run, target)
     if not diagnosis.ok:
         warnings.warn(f"The draws cannot be trusted as they are:\n{diagnosis}", stacklevel=4)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 
 type Rows = NDArray[np.float64]
 

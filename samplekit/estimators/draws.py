@@ -7,12 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 
 type Rows = NDArray[np.float64]
 
 # Below one acceptance in this many, rejection would go on for hours.
 MAX_TRIES = 100_000
+
+
+class NotExactError(EstimatorError):
+    """There is no exact draw, or none in reasonable time, at these parameters."""
 
 
 def rejection(
@@ -28,7 +32,7 @@ def rejection(
         kept.append(good)
         found, tried = found + len(good), tried + batch
         if tried > MAX_TRIES * (found + 1):
-            raise EstimatorError(
+            raise NotExactError(
                 "These parameters make exact sampling hopeless: fewer than one in 100,000 "
                 "proposals is accepted. Fit, and use sample(n), which draws by MCMC."
             )
@@ -173,7 +177,10 @@ def pairwise(
     if (off < 0).any():
         bound[:] = np.linalg.eigvalsh(precision)[0]
     if (bound <= 0).any() or (b == 0 and (eta <= -1).any()):
-        raise EstimatorError("These parameters are of no density that can be drawn from exactly.")
+        raise NotExactError(
+            "There is no exact draw at these parameters: the quadratic form or a linear parameter "
+            "is too small for a bound, or the density has no integral. Fit, and use sample(n)."
+        )
     curve = bound / (2 * a)
     rising = (eta > 0) & (b > 0)
     kept = np.where(rising, curve / 2, curve)

@@ -1,5 +1,6 @@
 """`Family`, the description of a named family, and `NamedFamily`, its estimator."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +11,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.density import FittedDensity, generator
 from samplekit.estimators.domains import as_domain
-from samplekit.estimators.errors import EstimatorError
+from samplekit.estimators.draws import NotExactError
 from samplekit.estimators.linear import normal_quantile
 from samplekit.estimators.setup import UNWEIGHTED, Setup, make_model, statistic_names
 
@@ -37,6 +39,27 @@ class Family:
 
     `made_with` are the arguments of the constructor in `sk.families` that has this name: a pickle
     holds these and not the functions. Without it the functions must be picklable themselves.
+
+    Examples
+    --------
+    The Rayleigh family, y exp(−y²/(2σ²)) on y > 0:
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> from samplekit.estimators.families import Family, NamedFamily
+    >>> rayleigh = NamedFamily(
+    ...     Family(
+    ...         "rayleigh",
+    ...         statistics=lambda y: -(y**2) / 2,
+    ...         base=lambda y: jnp.log(y[0]),
+    ...         names=lambda d: ["1/scale²"],
+    ...         usual=lambda t, d: {"scale": 1 / jnp.sqrt(t[0])},
+    ...         natural=lambda scale, **_: np.array([1 / scale**2]),
+    ...         domain="positive",
+    ...     )
+    ... )
+    >>> X = np.random.default_rng(0).rayleigh(2.0, size=(20_000, 1))
+    >>> round(rayleigh.fit(X).params_["scale"], 1)
+    2.0
     """
 
     name: str
@@ -91,6 +114,20 @@ class NamedFamily(FittedDensity):
         The usual parameters by name, and their standard errors by the delta method.
     theta_, covariance_, standard_errors_, condition_number_, n_samples_seen_
         As in `ExponentialFamily`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from samplekit.estimators import families
+    >>> X = np.random.default_rng(0).gamma(3.0, 0.5, size=(2000, 1))
+    >>> print(families.gamma().fit(X).summary().round(2))
+                       estimate  standard_error  lower  upper
+    form    parameter
+    natural shape - 1      1.96            0.10   1.76   2.15
+            rate           1.96            0.07   1.82   2.10
+    usual   mean           1.51            0.02   1.47   1.54
+            rate           1.96            0.07   1.82   2.10
+            shape          2.96            0.10   2.76   3.15
     """
 
     def __init__(
@@ -193,9 +230,10 @@ class NamedFamily(FittedDensity):
     def sample(self, n_samples: int = 1, random_state: Any = None) -> NDArray[np.float64]:
         """Return rows drawn from the fitted density: exactly where `draw` can, else by MCMC."""
         self._need()
-        if self.family.draw is None:
-            return self._sample_by_chains(n_samples, random_state)
-        return self.draw(random_state, n_samples)
+        if self.family.draw is not None:
+            with contextlib.suppress(NotExactError):
+                return self.draw(random_state, n_samples)
+        return self._sample_by_chains(n_samples, random_state)
 
     def natural(self, **params: Any) -> NDArray[np.float64]:
         """Return the natural parameter θ of usual parameters."""

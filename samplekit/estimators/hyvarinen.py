@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from samplekit.core.errors import TargetError
+from samplekit.core.errors import EstimatorError, TargetError
 from samplekit.core.protocols import DensityTarget
 from samplekit.core.pytree import Function, as_function, pytree, static
 from samplekit.estimators.domains import Box, Domain, Simplex, as_domain, name_rows
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.placed import Placed, Rows, flat_rows, free_rows, place
 from samplekit.estimators.punctured import Punctured
 from samplekit.estimators.rows import Chunk, Runner, array_chunks, refuse_non_finite

@@ -14,10 +14,9 @@ from jax import Array
 from scipy.spatial.distance import pdist
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from samplekit.core.errors import EstimatorError
 from samplekit.core.pytree import as_function, pytree
-from samplekit.estimators.density import FittedDensity, generator
-from samplekit.estimators.density import _diagnose as diagnosed
-from samplekit.estimators.errors import EstimatorError
+from samplekit.estimators.density import CHAINS, FittedDensity, generator
 from samplekit.estimators.linear import Matrix, Solution, Vector, solve
 from samplekit.estimators.moments import Model, normal_block
 from samplekit.estimators.rows import (
@@ -43,10 +42,6 @@ FOLDS = 5
 # Centers, bandwidth and ridge are chosen on at most so many rows, the median on fewer.
 CHOOSE_ROWS = 20_000
 MEDIAN_ROWS = 1000
-
-# Draws by MCMC: rings and bends give one effective draw in six, so a chain is not shorter than
-# this, and the rows returned are picked from all of it.
-CHAINS, LEAST_DRAWS = 4, 2000
 
 # Directions of the gram matrix of the centers below this share of the largest are left out: their
 # coefficients, up to 1/√share times as large as the function, would cancel each other to no digit
@@ -268,28 +263,14 @@ class KernelExponentialFamily(FittedDensity):
             self._choose(next(source.chunks(len(source.rows))))
         super()._absorb(X, sample_weight, devices, more=more)
 
-    def _sample_by_chains(self, n_samples: int, random_state: Any) -> Matrix:
-        # As the base does, but from as many different centers: chains that start in one part of
-        # the data and stay there would agree, and no diagnosis could notice.
-        from samplekit.sampling.api import sample
+    # Rings and bends give one effective draw in six: the rows returned are picked from all of them.
+    _least_draws = 2000
 
-        if n_samples < 1:
-            raise EstimatorError(f"n_samples={n_samples}: ask for at least one row.")
-        target, random = self.target(), generator(random_state)
+    def _starts(self, random: np.random.Generator) -> Any:
+        # As many different centers: chains that start in one part of the data and stay there would
+        # agree, and no diagnosis could notice.
         starts = random.choice(self.centers_, CHAINS, replace=len(self.centers_) < CHAINS)
-        seed = int(random.integers(2**31))
-        draws = max(-(-n_samples // CHAINS), LEAST_DRAWS)
-        run = sample(
-            target,
-            draws=draws,
-            chains=CHAINS,
-            seed=seed,
-            init=jnp.asarray(starts, jnp.result_type(float)),
-            progress=False,
-        )
-        diagnosed(run, target)
-        flat = np.asarray(run["posterior"]["y"], np.float64).reshape(-1, self.n_features_in_)
-        return flat[np.linspace(0, len(flat) - 1, n_samples).astype(int)]
+        return jnp.asarray(starts, jnp.result_type(float))
 
     def _choose(self, chunk: Chunk) -> None:
         """Fix centers, bandwidth and ridge."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 
 type Matrix = NDArray[np.float64]
 type Vector = NDArray[np.float64]

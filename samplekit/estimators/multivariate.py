@@ -8,8 +8,8 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy import special
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators import draws, quadratic
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.family import Family, NamedFamily, Options, Params
 from samplekit.estimators.graphs import GraphicalModel
 from samplekit.estimators.weights import distance
@@ -53,16 +53,49 @@ def gaussian_graphical_model(
         graph along a path of penalties. See `GraphicalModel`.
     gamma
         Of the extended BIC.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from samplekit.estimators import families
+    >>> X = np.random.default_rng(0).normal(size=(1000, 3))
+    >>> X[:, 1] += X[:, 0]
+    >>> model = families.gaussian_graphical_model(penalty="ebic").fit(X)
+    >>> model.edges_[["first", "second"]].to_numpy().tolist()
+    [[0, 1]]
     """
     family = _gaussian("gaussian_graphical_model", dim, _graph_usual)
     return GraphicalModel(family, penalty=penalty, gamma=gamma, **options)
 
 
-def truncated_gaussian(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily:
+def truncated_gaussian(
+    dim: int | None = None,
+    *,
+    penalty: float | str | None = None,
+    gamma: float = 0.5,
+    **options: Unpack[Options],
+) -> GraphicalModel:
     """Return the Gaussian family restricted to y > 0 in every coordinate.
 
     The weight is min(y_j, 3) with y_j in units of its spread (Yu, Drton and Shojaie 2019). Exact
     draws are by rejection, for few dimensions.
+
+    Parameters
+    ----------
+    dim
+        Columns; None takes X's.
+    penalty, gamma
+        For a sparse graph, as in `gaussian_graphical_model`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from samplekit.estimators import families
+    >>> chain = np.eye(4) + 0.4 * (np.eye(4, k=1) + np.eye(4, k=-1))
+    >>> model = families.truncated_gaussian(4, penalty="ebic")
+    >>> X = model.draw(0, 4000, location=np.ones(4), precision=chain)
+    >>> model.fit(X).edges_[["first", "second"]].sort_values("first").to_numpy().tolist()
+    [[0, 1], [1, 2], [2, 3]]
     """
     family = Family(
         "truncated_gaussian",
@@ -79,11 +112,20 @@ def truncated_gaussian(dim: int | None = None, **options: Unpack[Options]) -> Na
         dim=dim,
         quadratic=True,
     )
-    return NamedFamily(family, **options)
+    return GraphicalModel(family, penalty=penalty, gamma=gamma, **options)
 
 
 def dirichlet(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily:
-    """Return the Dirichlet family on the simplex, Π y_j^(α_j − 1); θ = α, the concentration."""
+    """Return the Dirichlet family on the simplex, Π y_j^(α_j − 1); θ = α, the concentration.
+
+    Examples
+    --------
+    >>> from samplekit.estimators import families
+    >>> family = families.dirichlet()
+    >>> X = family.draw(0, 20000, concentration=[1.0, 2.0, 3.0])
+    >>> family.fit(X).params_["concentration"].round()
+    array([1., 2., 3.])
+    """
     family = Family(
         "dirichlet",
         made_with={"dim": dim},
@@ -101,7 +143,16 @@ def dirichlet(dim: int | None = None, **options: Unpack[Options]) -> NamedFamily
 
 
 def quartic(**options: Unpack[Options]) -> NamedFamily:
-    """Return exp(−τ(x⁴ + y⁴ + x²y²)) on the plane; its normaliser is √(π/τ)·K(¼), elliptic."""
+    """Return exp(−τ(x⁴ + y⁴ + x²y²)) on the plane; its normaliser is √(π/τ)·K(¼), elliptic.
+
+    Examples
+    --------
+    >>> from samplekit.estimators import families
+    >>> family = families.quartic()
+    >>> X = family.draw(0, 20000, tau=2.0)
+    >>> round(family.fit(X).params_["tau"])
+    2
+    """
     family = Family(
         "quartic",
         made_with={},
@@ -122,8 +173,10 @@ def pairwise(
     dim: int | None = None,
     *,
     cap: float = 3.0,
+    penalty: float | str | None = None,
+    gamma: float = 0.5,
     **options: Unpack[Options],
-) -> NamedFamily:
+) -> GraphicalModel:
     """Return the a-b pairwise family, exp(ηᵀy^b/b − y^aᵀKy^a/(2a)) on y > 0; b = 0 is ηᵀ log y.
 
     Parameters
@@ -135,6 +188,17 @@ def pairwise(
         Columns; None takes X's.
     cap
         The default weight is min(y, cap)^(2 − min(a, b, 1)), in the units of y.
+    penalty, gamma
+        For a sparse graph, as in `gaussian_graphical_model`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from samplekit.estimators import families
+    >>> family = families.pairwise(0.5, 0.5, 2)
+    >>> X = family.draw(0, 20000, linear=[0.5, 0.5], precision=np.eye(2))
+    >>> family.fit(X).params_["precision"].shape
+    (2, 2)
     """
     if not (a > 0 and b >= 0):
         raise EstimatorError(f"a={a} and b={b}: a must be positive and b not negative.")
@@ -154,7 +218,7 @@ def pairwise(
         weight=distance(power=2 - min(a, b, 1.0), cap=cap),
         dim=dim,
     )
-    return NamedFamily(family, **options)
+    return GraphicalModel(family, penalty=penalty, gamma=gamma, **options)
 
 
 def _gaussian(name: str, dim: int | None, usual: Any) -> Family:
@@ -166,7 +230,7 @@ def _gaussian(name: str, dim: int | None, usual: Any) -> Family:
         usual=usual,
         natural=_natural_gaussian,
         draw=_draw_gaussian,
-        log_normalizer=_gaussian_normalizer,
+        log_normalizer=quadratic.log_normalizer,
         dim=dim,
         quadratic=True,
     )
@@ -234,17 +298,6 @@ def _draw_gaussian(
     **_: Any,
 ) -> Any:
     return draws.gaussian(random, n, mean, _precision(precision, covariance, sd))
-
-
-def _gaussian_normalizer(theta: Any, dim: int) -> float:
-    upper = np.zeros((dim, dim))
-    upper[np.triu_indices(dim)] = theta[dim:]
-    precision = upper + np.triu(upper, 1).T
-    sign, log_det = np.linalg.slogdet(precision)
-    if sign <= 0:
-        raise EstimatorError("The precision is not positive definite: there is no normaliser.")
-    quadratic_form = theta[:dim] @ np.linalg.solve(precision, theta[:dim])
-    return float(quadratic_form + dim * np.log(2 * np.pi) - log_det) / 2
 
 
 def _minus_logs(y: Array) -> Array:

@@ -15,11 +15,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from samplekit.core.errors import TargetError
+from samplekit.core.errors import EstimatorError, TargetError
 from samplekit.core.protocols import DensityTarget, ScoreTarget
 from samplekit.core.pytree import pytree
 from samplekit.estimators.domains import REALS, Box, Domain, Simplex
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.moments import Model
 from samplekit.estimators.punctured import Punctured
 from samplekit.sampling.view import View, with_space

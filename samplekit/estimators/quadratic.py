@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.linear import Matrix, Solution, Vector, solve
 from samplekit.estimators.rows import Chunk, all_reduce, refuse_non_finite
 
@@ -42,6 +42,24 @@ def split(theta: Array, dim: int) -> tuple[Array, Array]:
     return theta[:dim], upper + upper.T - jnp.diag(jnp.diag(upper))
 
 
+def precision_of(theta: Vector, dim: int) -> Matrix:
+    """Return the symmetric K of a natural parameter, in NumPy."""
+    i, j = np.triu_indices(dim)
+    precision = np.zeros((dim, dim))
+    precision[i, j] = precision[j, i] = theta[dim:]
+    return precision
+
+
+def log_normalizer(theta: Vector, dim: int) -> float:
+    """Return log ∫ exp(θᵀs) = ½(linearᵀ K⁻¹ linear + d log 2π − log det K)."""
+    linear, precision = theta[:dim], precision_of(theta, dim)
+    sign, log_det = np.linalg.slogdet(precision)
+    if sign <= 0:
+        raise EstimatorError("The precision is not positive definite: there is no normaliser.")
+    form = linear @ np.linalg.solve(precision, linear)
+    return float(form + dim * np.log(2 * np.pi) - log_det) / 2
+
+
 def join(linear: NDArray[np.float64], precision: NDArray[np.float64]) -> Vector:
     """Return the natural parameter of Kμ and K."""
     return np.concatenate([linear, precision[np.triu_indices(len(linear))]])
@@ -64,9 +82,7 @@ class Frame:
     def back(self, theta: Vector) -> Vector:
         """Return θ of y from θ of u: K = K_u/(r rᵀ), Kμ = (K_u μ_u)/r + K c."""
         dim = len(self.center)
-        i, j = np.triu_indices(dim)
-        precision = np.zeros((dim, dim))
-        precision[i, j] = precision[j, i] = theta[dim:] / (self.scale[i] * self.scale[j])
+        precision = precision_of(theta, dim) / np.outer(self.scale, self.scale)
         return join(theta[:dim] / self.scale + precision @ self.center, precision)
 
     def jacobian(self) -> Matrix:
@@ -145,8 +161,7 @@ class QuadraticEngine:
         size = len(theta)
         meat, total = np.zeros((size, size)), np.zeros(size)
         i, j = np.triu_indices(self.dim)
-        precision = np.zeros((self.dim, self.dim))
-        precision[i, j] = precision[j, i] = theta[self.dim :]
+        precision = precision_of(theta, self.dim)
         for chunk in _smaller(chunks, max(CHUNK_NUMBERS // size, 1)):
             u = chunk.rows
             pull = theta[: self.dim] - u @ precision  # ∇ log p

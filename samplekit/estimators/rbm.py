@@ -135,11 +135,11 @@ class GaussBernoulliRBM(BoltzmannMachine):
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
             center, scale = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
             deviations = rows.std(axis=0, dtype=np.float64)
+            self._judge(rows, deviations)
             if self.standardize:
                 center = rows.mean(axis=0, dtype=np.float64)
                 scale = np.where(deviations > 0, deviations, 1.0)
                 rows = (rows - center) / scale
-            self._judge(rows, deviations)
             unit, seed = self.variance == "unit", self._seed()
             objective = Fisher(unit) if self.method == "fisher" else self._contrastive(unit=unit)
             machine = self._train(objective, self._initial(rows, seed), rows, seed)

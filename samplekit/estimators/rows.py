@@ -19,8 +19,8 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.domains import name_rows
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.moments import Block, Model, accumulate, block_size, finite_rows
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.threads import make_pool

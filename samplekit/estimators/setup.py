@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
+from samplekit.core.errors import EstimatorError
 from samplekit.core.pytree import as_function
 from samplekit.estimators.domains import Box, Domain, Simplex, as_domain
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.linear import Matrix, Solution, Vector, solve
 from samplekit.estimators.moments import Model, flat, meat_block, normal_block
 from samplekit.estimators.quadratic import Frame, QuadraticEngine

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samplekit.estimators.errors import EstimatorError
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.rows import Chunk, array_chunks, stream_chunks
 
 # Rows from which centre and scale are taken. A fixed number, from the front: so the result does
 # not depend on the chunking.
 PILOT = 4096
 
-# Rows kept of data that cannot be read twice. The sandwich's middle is then an average over these:
-# its relative error is about √(2/16384) ≈ 1 %, where 200 batch means would give 10 %.
+# Rows kept of data that cannot be read twice. The sandwich's middle is then an average over these,
+# and a standard error is off by ½√((κ − 1)/16384), κ the kurtosis of the parameter's influence:
+# 0.4 to 5.3 % over our families. 200 batch means were off by 4 to 6 % everywhere, and are no
+# smaller: each batch needs its own Γ, of k² numbers, because θ̂ is not known until the end.
 RESERVOIR = 16384
 
 

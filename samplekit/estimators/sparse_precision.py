@@ -1,22 +1,26 @@
-"""Sparse precision matrices by the ℓ1-penalised Hyvärinen score, one or a path of them.
+"""Sparse interactions by the ℓ1-penalised Hyvärinen score, for one penalty or a path of them.
 
-With S the covariance, the score of a Gaussian of precision K is ½ tr(KSK) − tr(K): quadratic in K,
-no determinant. Its minimiser with the penalty λ Σ_{i≠j} |K_ij| is a sparse K (Lin, Drton and
-Shojaie 2016, doi:10.1214/16-EJS1126). Two steps alternate: a proximal-gradient step, which finds
-the zeros and the signs, and the exact minimum for these signs by conjugate gradients. Every step is
-a product of d × d matrices.
+The score is quadratic, ½⟨x, Ax⟩ − ⟨b, x⟩, and with the penalty λ Σ |x_e| over the interactions e
+its minimiser is sparse (Lin, Drton and Shojaie 2016, doi:10.1214/16-EJS1126; Yu, Drton and Shojaie
+2019, JMLR 20(76)). Two steps alternate: a proximal-gradient step, which finds the zeros and the
+signs, and the exact minimum for these signs. Two problems have this form:
+
+- `Gaussian`: x = K, ½ tr(KSK) − tr(K) with S the covariance. Every step is a product of d × d
+  matrices.
+- `System`: x = θ, ½ θᵀΓθ − gᵀθ, of any family whose interactions are entries of θ.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from samplekit.estimators.errors import EstimatorError
-from samplekit.estimators.linear import Matrix
+from samplekit.core.errors import EstimatorError
+from samplekit.estimators.linear import Matrix, Vector
 
 type Mask = NDArray[np.bool_]
+type Values = NDArray[np.float64]  # a matrix K or a vector θ
 
 # Largest violation of the optimality conditions, whose entries are of order one.
 TOLERANCE = 1e-10
@@ -27,57 +31,149 @@ PATH_LENGTH, PATH_RATIO = 50, 0.01
 PATIENCE = 10
 
 
+class Problem(Protocol):
+    """A quadratic function whose interactions are penalised."""
+
+    linear: Values  # b
+    interactions: Mask  # which entries are penalised
+    step: float  # one over the largest eigenvalue of A
+
+    def apply(self, x: Values) -> Values:
+        """Return Ax."""
+        ...
+
+    def solve(self, active: Mask, wanted: Values, start: Values) -> Values:
+        """Return the x, zero outside `active`, with Ax = wanted inside."""
+        ...
+
+    def empty(self) -> Values:
+        """Return the minimiser without interactions."""
+        ...
+
+
+class Gaussian:
+    """½ tr(KSK) − tr(K): the score of a Gaussian of precision K and covariance S."""
+
+    def __init__(self, covariance: Matrix) -> None:
+        self.covariance = covariance
+        self.linear = np.eye(len(covariance))
+        self.interactions = ~np.eye(len(covariance), dtype=bool)
+        self.step = float(1 / np.linalg.eigvalsh(covariance)[-1])
+
+    def apply(self, x: Matrix) -> Matrix:
+        """Return ½(SK + KS)."""
+        product = self.covariance @ x
+        return (product + product.T) / 2
+
+    def solve(self, active: Mask, wanted: Matrix, start: Matrix) -> Matrix:
+        """Solve by conjugate gradients."""
+        solution = np.where(active, start, 0.0)
+        left = np.where(active, wanted - self.apply(solution), 0.0)
+        direction, size = left, float((left**2).sum())
+        for _ in range(MAX_SOLVER_STEPS):
+            if np.abs(left).max() <= TOLERANCE / 4:
+                break
+            bend = np.where(active, self.apply(direction), 0.0)
+            length = size / float((direction * bend).sum())
+            solution = solution + length * direction
+            left = left - length * bend
+            size, old = float((left**2).sum()), size
+            direction = left + size / old * direction
+        return solution
+
+    def empty(self) -> Matrix:
+        """Return 1/diag(S)."""
+        return np.diag(1 / np.diag(self.covariance))
+
+
+class System:
+    """½ θᵀΓθ − gᵀθ in the units `scale`: x = scale·θ."""
+
+    def __init__(self, gamma: Matrix, g: Vector, interactions: Mask, *, scaled: bool) -> None:
+        self.scale = np.sqrt(np.diag(gamma)) if scaled else np.ones(len(g))
+        self.matrix = gamma / np.outer(self.scale, self.scale)
+        self.linear = g / self.scale
+        self.interactions = interactions
+        self.step = float(1 / np.linalg.eigvalsh(self.matrix)[-1])
+
+    def apply(self, x: Vector) -> Vector:
+        """Return Γx."""
+        return self.matrix @ x
+
+    def solve(self, active: Mask, wanted: Vector, start: Vector) -> Vector:
+        """Solve the rows and columns that are active."""
+        del start
+        at = np.flatnonzero(active)
+        solution = np.zeros(len(wanted))
+        solution[at] = np.linalg.lstsq(self.matrix[np.ix_(at, at)], wanted[at])[0]
+        return solution
+
+    def empty(self) -> Vector:
+        """Return the minimiser without interactions."""
+        return self.solve(~self.interactions, self.linear, self.linear)
+
+
 class Step(NamedTuple):
-    """A penalty, the minimiser there, and the maximum-likelihood fit of its graph."""
+    """A penalty, the minimiser there, the best fit of its graph without penalty, and its BIC."""
 
     penalty: float
-    precision: Matrix
-    refitted: Matrix
+    solution: Values
+    refitted: Values
     ebic: float
 
-    @property
-    def edges(self) -> int:
-        """Number of edges."""
-        return int(np.count_nonzero(np.triu(self.precision, 1)))
+
+def score(problem: Problem, x: Values) -> float:
+    """Return the mean Hyvärinen score ½⟨x, Ax⟩ − ⟨b, x⟩, up to a constant."""
+    return float((x * (problem.apply(x) / 2 - problem.linear)).sum())
 
 
-def score(covariance: Matrix, precision: Matrix) -> float:
-    """Return the mean Hyvärinen score, ½ tr(KSK) − tr(K)."""
-    return float((precision * (covariance @ precision)).sum() / 2 - np.trace(precision))
+def largest_penalty(problem: Problem) -> float:
+    """Return the least penalty at which no interaction is left."""
+    slope = np.abs(_slope(problem, problem.empty()))
+    return float(slope[problem.interactions].max(initial=0.0))
 
 
-def largest_penalty(covariance: Matrix) -> float:
-    """Return the least penalty at which no edge is left: then K = 1/diag(S)."""
-    slope = np.abs(_curve(covariance, np.diag(1 / np.diag(covariance))))
-    return float((slope - np.diag(np.diag(slope))).max())
-
-
-def violation(covariance: Matrix, precision: Matrix, penalty: float) -> float:
+def violation(problem: Problem, x: Values, penalty: float) -> float:
     """Return by how much the optimality conditions fail: zero at the minimiser.
 
-    With G = ½(SK + KS) − I they are G_ii = 0, G_ij = −λ sign K_ij, and |G_ij| ≤ λ where K_ij = 0.
+    With G = Ax − b they are G = 0 without penalty, and for interactions G = −λ sign x where x ≠ 0,
+    |G| ≤ λ where x = 0.
     """
-    slope = _slope(covariance, precision)
-    off = ~np.eye(len(slope), dtype=bool)
-    held = np.where(off, penalty * np.sign(precision), 0.0)
-    free = np.abs(slope + held)
+    slope = _slope(problem, x)
+    free = np.abs(slope + np.where(problem.interactions, penalty * np.sign(x), 0.0))
     zero = np.maximum(np.abs(slope) - penalty, 0.0)
-    return float(np.where(off & (precision == 0), zero, free).max())
+    return float(np.where(problem.interactions & (x == 0), zero, free).max())
 
 
-def minimize(covariance: Matrix, penalty: float, start: Matrix | None = None) -> Matrix:
-    """Return the K that minimises ½ tr(KSK) − tr(K) + penalty Σ_{i≠j} |K_ij|."""
-    precision = np.diag(1 / np.diag(covariance)) if start is None else start
-    step = 1 / np.linalg.eigvalsh(covariance)[-1]
+def minimize(problem: Problem, penalty: float, start: Values | None = None) -> Values:
+    """Return the x that minimises ½⟨x, Ax⟩ − ⟨b, x⟩ + penalty Σ |x_e|."""
+    x = problem.empty() if start is None else start
     for _ in range(MAX_ROUNDS):
-        if violation(covariance, precision, penalty) <= TOLERANCE:
-            return precision
-        moved = precision - step * _slope(covariance, precision)
-        precision = _within_signs(covariance, _shrink(moved, step * penalty), penalty)
+        if violation(problem, x, penalty) <= TOLERANCE:
+            return x
+        moved = x - problem.step * _slope(problem, x)
+        x = _within_signs(problem, _shrink(problem, moved, penalty), penalty)
     raise EstimatorError(
         f"The sparse fit at penalty={penalty:.3g} did not converge: the columns are too nearly "
         "collinear for so small a penalty. Give a larger penalty, or ridge=1e-3 or so."
     )
+
+
+def path(problem: Problem, judge: Callable[[Values, float], Step]) -> Iterator[Step]:
+    """Yield the fits from the largest penalty down, each started at the last.
+
+    The path ends where the extended BIC has not been as good as before for `PATIENCE` penalties.
+    """
+    start = problem.empty()
+    best, since = np.inf, 0
+    for penalty in largest_penalty(problem) * np.geomspace(1.0, PATH_RATIO, PATH_LENGTH):
+        start = minimize(problem, float(penalty), start)
+        step = judge(start, float(penalty))
+        yield step
+        since = 0 if step.ebic <= best else since + 1
+        best = min(best, step.ebic)
+        if since == PATIENCE:
+            return
 
 
 def refit(covariance: Matrix, support: Mask) -> Matrix:
@@ -106,31 +202,6 @@ def refit(covariance: Matrix, support: Mask) -> Matrix:
     return (precision + precision.T) / 2
 
 
-def path(covariance: Matrix, count: int, gamma: float) -> Iterator[Step]:
-    """Yield the fits from the largest penalty down, each started at the last.
-
-    The path ends where the extended BIC has not been as good as before for `PATIENCE` penalties.
-    """
-    start = np.diag(1 / np.diag(covariance))
-    best, since = np.inf, 0
-    for penalty in largest_penalty(covariance) * np.geomspace(1.0, PATH_RATIO, PATH_LENGTH):
-        start = minimize(covariance, float(penalty), start)
-        step = make_step(covariance, start, float(penalty), count=count, gamma=gamma)
-        yield step
-        since = 0 if step.ebic <= best else since + 1
-        best = min(best, step.ebic)
-        if since == PATIENCE:
-            return
-
-
-def make_step(
-    covariance: Matrix, precision: Matrix, penalty: float, *, count: int, gamma: float
-) -> Step:
-    """Return a minimiser with its graph's maximum-likelihood fit and extended BIC."""
-    refitted = refit(covariance, precision != 0)
-    return Step(penalty, precision, refitted, extended_bic(covariance, refitted, count, gamma))
-
-
 def extended_bic(covariance: Matrix, precision: Matrix, count: int, gamma: float) -> float:
     """Return −2 log likelihood + |E| (log n + 4γ log d), up to a constant.
 
@@ -153,55 +224,46 @@ def diagonal_multiplier(count: int, dim: int) -> float:
     return float(2 - 1 / (1 + 4 * np.e * max(rate, np.sqrt(rate))))
 
 
-def _curve(covariance: Matrix, direction: Matrix) -> Matrix:
-    """Return ½(SP + PS): the second derivative of the score along symmetric P."""
-    product = covariance @ direction
-    return (product + product.T) / 2
+def score_bic(
+    problem: System, support: Mask, middle: Matrix, *, weight: float, charge: float
+) -> tuple[Vector, float]:
+    """Return the best x on a support and 2w·score + df·charge, df = tr(Γ⁻¹M)/w on the support.
+
+    M = Σ w²ψψᵀ is the sandwich's middle, in the units of x. Twice the score is no likelihood ratio:
+    each parameter lowers it not by one on average but by its share of tr(Γ⁻¹M)/w, so this is what
+    is charged (Varin and Vidoni 2005, Biometrika 92(3); Gao and Song 2010, JASA 105(492)).
+    """
+    x = problem.solve(support, problem.linear, problem.linear)
+    at = np.flatnonzero(support)
+    inside = np.ix_(at, at)
+    df = np.trace(np.linalg.lstsq(problem.matrix[inside], middle[inside])[0]) / weight
+    return x, float(2 * weight * score(problem, x) + df * charge)
 
 
-def _slope(covariance: Matrix, precision: Matrix) -> Matrix:
-    return _curve(covariance, precision) - np.eye(len(precision))
+def _slope(problem: Problem, x: Values) -> Values:
+    return problem.apply(x) - problem.linear
 
 
-def _shrink(matrix: Matrix, threshold: float) -> Matrix:
-    """Move all but the diagonal towards zero."""
-    small = np.sign(matrix) * np.maximum(np.abs(matrix) - threshold, 0.0)
-    np.fill_diagonal(small, np.diag(matrix))
-    return small
+def _shrink(problem: Problem, x: Values, penalty: float) -> Values:
+    """Move the interactions towards zero."""
+    small = np.sign(x) * np.maximum(np.abs(x) - problem.step * penalty, 0.0)
+    return np.where(problem.interactions, small, x)
 
 
-def _within_signs(covariance: Matrix, precision: Matrix, penalty: float) -> Matrix:
+def _within_signs(problem: Problem, x: Values, penalty: float) -> Values:
     """Go to the minimum for the present signs; what would change its sign becomes zero."""
-    sign = np.sign(precision)
-    np.fill_diagonal(sign, 0.0)
-    active = (sign != 0) | np.eye(len(sign), dtype=bool)
-    best = _solve(covariance, active, np.eye(len(sign)) - penalty * sign, precision)
+    sign = np.where(problem.interactions, np.sign(x), 0.0)
+    active = (sign != 0) | ~problem.interactions
+    best = problem.solve(active, problem.linear - penalty * sign, x)
 
-    def value(at: Matrix) -> float:
-        return score(covariance, at) + penalty * float((sign * at).sum())
+    def value(at: Values) -> float:
+        return score(problem, at) + penalty * float((sign * at).sum())
 
-    before, share = value(precision), 1.0
+    before, share = value(x), 1.0
     while share > 1e-4:
-        trial = precision + share * (best - precision)
+        trial = x + share * (best - x)
         trial[(sign * trial < 0) & (sign != 0)] = 0.0
         if value(trial) <= before:
             return trial
         share /= 2
-    return precision
-
-
-def _solve(covariance: Matrix, active: Mask, wanted: Matrix, start: Matrix) -> Matrix:
-    """Solve ½(SK + KS) = wanted on the active entries, by conjugate gradients."""
-    solution = np.where(active, start, 0.0)
-    left = np.where(active, wanted - _curve(covariance, solution), 0.0)
-    direction, size = left, float((left**2).sum())
-    for _ in range(MAX_SOLVER_STEPS):
-        if np.abs(left).max() <= TOLERANCE / 4:
-            break
-        bend = np.where(active, _curve(covariance, direction), 0.0)
-        length = size / float((direction * bend).sum())
-        solution = solution + length * direction
-        left = left - length * bend
-        size, old = float((left**2).sum()), size
-        direction = left + size / old * direction
-    return solution
+    return x

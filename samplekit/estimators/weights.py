@@ -2,8 +2,8 @@
 
 Near a bound, let the density behave as t^c, the statistics' slopes as t^−m and h as t^q, t the
 distance. The fit is consistent iff c + q − m > 0 and its standard errors are valid iff
-2(q − m − 1) + c > −1 (FORMULAS of generalised score matching; Yu, Drton and Shojaie 2019,
-JMLR 20(76)). q ≥ m + 1 is safe for every density.
+2(q − m − 1) + c > −1 (for generalised score matching: Yu, Drton and Shojaie 2019, JMLR 20(76)).
+q ≥ m + 1 is safe for every density.
 """
 
 import math

@@ -9,7 +9,7 @@ the same noise as chain 3 of 10,000.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -78,10 +78,17 @@ class Base:
     requires: ClassVar[type] = DensityTarget
     # The loop hands these kernels one flat vector, whatever the pytree of the position.
     flat: ClassVar[bool] = True
+    # Whether it moves real numbers, and whether integers and booleans.
+    continuous: ClassVar[bool] = True
+    discrete: ClassVar[bool] = False
+    # Whether many chains run faster as one batch than one by one, also on a CPU.
+    batched: ClassVar[bool] = False
     # γ of dual averaging once the order of magnitude of the step is known. The acceptance of a
     # single proposal is noisy, and being convex in log η it ends below its goal if η jitters (a
     # random walk at 0.165 for 0.234 with Stan's 0.05).
     later_gamma: ClassVar[float] = 0.25
+    # Settings measured in the target's length: they grow with it (`rescaled`).
+    lengths: ClassVar[tuple[str, ...]] = ("step_size",)
 
     @property
     def exact(self) -> bool:
@@ -131,6 +138,12 @@ class Base:
         del dim
         return getattr(self, "target_accept", None)
 
+    def rescaled(self, factor: Any) -> Self:
+        """Return the kernel for a target `factor` times as wide."""
+        known = [n for n in self.lengths if getattr(self, n, None) is not None]
+        changes = {n: getattr(self, n) * factor for n in known}
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
     def tuning(self, *, on: Array) -> Self:
         """Return the kernel told whether `learn` will look at its next step; most do not care."""
         del on
@@ -145,8 +158,40 @@ class Base:
         return self
 
 
+def improved[K: Base](kernel: K, stats: Stats, count: Array, goal: float | None) -> K:
+    """Return the kernel after learning from a step, without the windows of `sample`'s warm-up.
+
+    For kernels inside kernels and for particles: the step size follows its acceptance by Robbins
+    and Monro, log η + g (α − goal) with g ∝ count^(−0.6), which sums to infinity and, squared,
+    does not. `goal` is None where the step size is given.
+    """
+    kernel = kernel.learn(stats, count)
+    if goal is None:
+        return kernel
+    step: Any = kernel.step_size  # pyright: ignore[reportAttributeAccessIssue]
+    rate = jnp.mean(jnp.nan_to_num(stats["acceptance_rate"])).astype(step.dtype)
+    gain = 2.0 * (10.0 + count.astype(step.dtype)) ** -0.6
+    changed = step * jnp.exp(gain * (rate - goal))
+    return dataclasses.replace(kernel, step_size=changed)  # pyright: ignore
+
+
+def follow(kernel: Base, parts: Sequence[Any]) -> None:
+    """Give a kernel made of kernels what the loop asks of all: it holds if it does for each."""
+    for name in ("flat", "continuous", "discrete", "batched"):
+        object.__setattr__(kernel, name, all(getattr(part, name, False) for part in parts))
+
+
+def unlearned[K](kernel: K) -> K:
+    """Return the kernel without a metric to be learned: only `sample`'s own windows learn one."""
+    if isinstance(getattr(kernel, "metric", None), str):
+        return dataclasses.replace(kernel, metric=None)  # pyright: ignore
+    return kernel
+
+
 class NoiseKernel(Base):
     """A kernel whose randomness is drawn before it moves."""
+
+    batched: ClassVar[bool] = True
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Return rows of noise with leading axes `shape`, and noise that all rows share."""
@@ -169,8 +214,9 @@ def normal_rows(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
 
 def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
     """Return log U, U uniform on (0, 1]: accept when log U ≤ log α."""
-    dtype = jax.eval_shape(lambda p: ravel_pytree(p)[0], x).dtype
-    return -jax.random.exponential(key, shape, dtype)
+    dtype = jnp.result_type(*(a.dtype for a in jax.tree.leaves(x)))
+    real = dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.result_type(float)
+    return -jax.random.exponential(key, shape, real)
 
 
 def metropolis(

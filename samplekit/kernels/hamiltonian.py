@@ -83,6 +83,7 @@ class HMC(NoiseKernel):
     # Stan's: it ends on the safe side of the goal, which curved targets need (on the banana 223
     # divergences with 0.25, 25 with 0.05).
     later_gamma: ClassVar[float] = 0.05
+    lengths: ClassVar[tuple[str, ...]] = ("step_size", "turn_time")
 
     def __post_init__(self) -> None:
         """Refuse impossible settings."""

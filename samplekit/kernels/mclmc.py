@@ -74,6 +74,7 @@ class MCLMC(Base):
     metric: Any = "auto"
 
     later_gamma: ClassVar[float] = 0.05  # as for HMC: safe on curved targets
+    lengths: ClassVar[tuple[str, ...]] = ("step_size", "length")
 
     def __post_init__(self) -> None:
         """Refuse impossible settings."""

@@ -127,6 +127,7 @@ class MetropolisHastings(Base):
     symmetric: bool = static(default=False)
 
     flat: ClassVar[bool] = False
+    discrete: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Split the functions into code and arrays; insist on the proposal's density."""
@@ -198,6 +199,7 @@ class Independence(Base):
     log_proposal: Callable[[Position], Array] | None = None
 
     flat: ClassVar[bool] = False
+    discrete: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Split the functions into code and arrays; insist on the proposal's density."""

@@ -55,9 +55,9 @@ def sample(
     ----------
     target
         From `from_energy`, `from_log_density`, `from_score`, `from_numpyro`, the zoo, or any object
-        with `log_density(x)` or `score(x)`.
+        with `log_density(x)`, `score(x)` or `gibbs(key, x)`.
     kernel
-        None takes `NUTS()` for a density and `ScoreMALA()` for a score.
+        None takes `NUTS()` for a density, `ScoreMALA()` for a score, `Gibbs()` for a field.
     draws, warmup, chains, thin
         Stored draws, warm-up steps, chains, and steps per stored draw.
     seed
@@ -98,7 +98,8 @@ def sample(
         use_cache()
     space = ensure_space(target, init)
     target = with_space(target, space)
-    starts = flat_starts(target, space, init, settings.chains, floats=isinstance(kernel, Base))
+    floats = isinstance(kernel, Base) and not kernel.discrete
+    starts = flat_starts(target, space, init, settings.chains, floats=floats)
     dtype = jnp.result_type(float) if starts is None else starts.dtype
     dim = space.size
     prepared = kernel.prepare(dim, dtype) if hasattr(kernel, "prepare") else kernel

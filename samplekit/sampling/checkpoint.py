@@ -12,7 +12,7 @@ import numpy as np
 from samplekit.core.errors import ResumeError, SettingsError
 from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
-from samplekit.sampling.engine import Engine, Task
+from samplekit.sampling.engine import Engine, Task, leaf_name
 from samplekit.sampling.labels import label
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
@@ -36,6 +36,9 @@ _METRIC_SETTING = {
 # Kernels that are made again from their numbers alone, and their modules.
 _KERNEL_HOME = {
     "Barker": "langevin",
+    "Cycle": "cycle",
+    "Gibbs": "gibbs",
+    "GibbsWithGradients": "discrete",
     "HMC": "hamiltonian",
     "Langevin": "langevin",
     "MALA": "langevin",
@@ -43,6 +46,7 @@ _KERNEL_HOME = {
     "NUTS": "nuts",
     "RandomWalk": "metropolis",
     "ScoreMALA": "score_mala",
+    "Tempering": "tempering",
 }
 # Another program rounds otherwise: the log density must agree to this part of its size.
 SAME_TARGET = {"float32": 2e-3, "float64": 1e-6}
@@ -188,7 +192,7 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     if given is not None:
         prepared = given.prepare(dim, dtype) if hasattr(given, "prepare") else given
         now = describe_kernel(prepared)
-        for part in ("name", "settings", "metric"):
+        for part in ("name", "settings", "metric", "parts"):
             if now[part] != stored[part]:
                 raise ResumeError(
                     f"The run was made with kernel {part} {stored[part]!r}, now given is "
@@ -203,12 +207,11 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
                     "kernel= out."
                 )
         return given, prepared
-    cls = _kernel_class(stored["name"])
-    kernel = cls(**{k: v for k, v in stored["settings"].items() if v is not None} | _required(cls))
-    if hasattr(kernel, "metric"):
-        metric = initial_metric(_METRIC_SETTING[stored["metric"]], dim, dtype)
-        if hasattr(metric, "always"):
-            metric = dataclasses.replace(metric, always=stored["always_dense"])  # pyright: ignore
+    if stored["parts"]:
+        kernel = _assembled(stored, dim, dtype)
+        return kernel, kernel.prepare(dim, dtype)
+    kernel, metric = _bare_kernel(stored, dim, dtype)
+    if metric is not None:
         # A metric that was given, or a step that was, is not tuned again.
         original = dataclasses.replace(
             kernel,
@@ -217,6 +220,31 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
         )
         return original, dataclasses.replace(original.prepare(dim, dtype), metric=metric)
     return kernel, kernel.prepare(dim, dtype)
+
+
+def _bare_kernel(stored: dict[str, Any], dim: int, dtype: Any) -> tuple[Any, Any]:
+    """Return a kernel of the stored class and settings, and its metric if it has one."""
+    cls = _kernel_class(stored["name"])
+    kernel = cls(**{k: v for k, v in stored["settings"].items() if v is not None} | _required(cls))
+    if not hasattr(kernel, "metric"):
+        return kernel, None
+    metric = initial_metric(_METRIC_SETTING[stored["metric"]], dim, dtype)
+    if hasattr(metric, "always"):
+        metric = dataclasses.replace(metric, always=stored["always_dense"])  # pyright: ignore
+    return kernel, metric
+
+
+def _assembled(stored: dict[str, Any], dim: int, dtype: Any) -> Any:
+    """Return a kernel made of kernels, or one of these, as the user would have given it."""
+    if stored["parts"]:
+        parts = [_assembled(part, dim, dtype) for part in stored["parts"]]
+        cls: Any = _kernel_class(stored["name"])
+        return cls.rebuilt(parts, stored["settings"])
+    kernel, metric = _bare_kernel(stored, dim, dtype)
+    numbers = {} if metric is None else {"metric": metric}
+    if hasattr(kernel, "step_size"):
+        numbers["step_size"] = None if stored["tunes"] else 1.0
+    return dataclasses.replace(kernel, **numbers)
 
 
 def _required(cls: type) -> dict[str, Any]:
@@ -270,6 +298,8 @@ def _learned(name: str, attrs: dict[str, Any]) -> bool:
         return tunes["step"]
     if name.startswith("kernel.metric."):
         return tunes["metric"]
+    if attrs["kernel"]["parts"]:  # tuned by the kernel that holds them
+        return tunes["step"]
     return name in ("kernel.turn_time", "kernel.learning")  # warm-up times HMC's trajectories
 
 
@@ -323,7 +353,7 @@ def tuned_kernel(run: Any) -> Any:
     _check_schema(attrs)
     _, prepared = _rebuild_kernel(None, attrs)
     paths, treedef = jax.tree_util.tree_flatten_with_path(prepared)
-    names = ["kernel." + ".".join(str(getattr(k, "name", k)) for k in path) for path, _ in paths]
+    names = ["kernel." + leaf_name(path) for path, _ in paths]
     leaves = [arrays[n] for n in names]
     if attrs["layout"] == "chain by chain":
         steps = arrays.get("kernel.step_size", np.zeros(int(attrs["chains"])))

@@ -37,7 +37,7 @@ type Block = dict[str, np.ndarray]
 # One call returns at most this many draws and bytes.
 MOST_DRAWS = 1000
 CALL_BYTES = 8 * 2**20
-# Up to this many chains a noise kernel runs chain by chain on a CPU; beyond, a batch is faster.
+# Up to this many chains all kernels run chain by chain on a CPU; beyond, most (`batched`) do not.
 FEW_CHAINS = 16
 # What the progress bar shows of a warm-up that is not kept.
 WATCHED = ("acceptance_rate", "step_size")
@@ -88,7 +88,7 @@ class Task:
         platform = (self.devices or jax.devices())[0].platform
         if platform != "cpu":
             return False
-        return self.settings.chains <= FEW_CHAINS or not isinstance(self.kernel, NoiseKernel)
+        return self.settings.chains <= FEW_CHAINS or not getattr(self.kernel, "batched", False)
 
 
 def _abstract(tree: Any) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]:
@@ -116,6 +116,11 @@ def _shapes(
 def _own_copy(leaf: Any) -> np.ndarray:
     """Return a copy of the type that JAX will give it: a Python float becomes float32."""
     return np.array(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+
+
+def leaf_name(path: Sequence[Any]) -> str:
+    """Return a readable name for a leaf of a pytree."""
+    return ".".join(str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k)))) for k in path)
 
 
 class Engine:
@@ -317,10 +322,7 @@ class Engine:
     def leaf_names(self) -> list[str]:
         """Return a readable name for each leaf of a carry."""
         paths, _ = jax.tree_util.tree_flatten_with_path(self._unpacked(self.blank))
-        return [
-            ".".join(str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k)))) for k in path)
-            for path, _ in paths
-        ]
+        return [leaf_name(path) for path, _ in paths]
 
     def positions(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
         """Return where all chains are (chain, dim), their log densities and scores, if known."""
@@ -333,4 +335,6 @@ class Engine:
             return np.concatenate(leaves, axis=1) if leaves else None
 
         score = flat(getattr(state, "score", None))
-        return flat(state.position), getattr(state, "log_density", None), score  # pyright: ignore
+        # Integers and booleans too: flat vectors have one type.
+        where: Any = flat(state.position)
+        return where.astype(self.task.dtype), getattr(state, "log_density", None), score

@@ -203,8 +203,7 @@ def _like(old: Any, new: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), old, new)
 
 
-@functools.partial(jax.jit, static_argnums=0, inline=True)
-def take_step(
+def move_chains(
     size: tuple[int | None, int],
     view: View,
     kernel: Any,
@@ -212,10 +211,7 @@ def take_step(
     *,
     at: tuple[Array, Array],
 ) -> tuple[Any, Stats]:
-    """Take one step with the noise of (seed, chain, absolute step), for one chain or all.
-
-    Jitted, so that learning the shapes of a step and compiling it trace the kernel once.
-    """
+    """Take one step with the noise of (seed, chain, absolute step), for one chain or all."""
     (chains, total), (key, chain) = size, at
     target = view.for_kernel
     if isinstance(kernel, NoiseKernel):
@@ -231,6 +227,10 @@ def take_step(
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(chains))
         return jax.vmap(kernel.step, (0, 0, None))(keys, state, target)
     return kernel.step(jax.random.fold_in(key, chain), state, target)
+
+
+# Jitted, so that learning the shapes of a step and compiling it trace the kernel once.
+take_step = functools.partial(jax.jit, static_argnums=0, inline=True)(move_chains)
 
 
 def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:

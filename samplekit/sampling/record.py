@@ -27,7 +27,14 @@ class Record:
 
     def __init__(self, settings: Settings, labels: Labels, stats: dict[str, Any]) -> None:
         self.settings, self.labels = settings, labels
-        self.stats = {n: Variable(tuple(s.shape), np.dtype(s.dtype), ()) for n, s in stats.items()}
+        self.stats = {
+            n: Variable(
+                tuple(s.shape),
+                np.dtype(s.dtype),
+                tuple(f"{n}_dim_{i}" for i in range(len(s.shape))),
+            )
+            for n, s in stats.items()
+        }
         self.tick = 0
         self.finished = self.interrupted = False
         self.restarts: list[dict[str, int]] = []

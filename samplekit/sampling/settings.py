@@ -1,6 +1,7 @@
 """What the user asked for: checked before anything is compiled, and the timeline it makes."""
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import KernelError, SettingsError
-from samplekit.core.protocols import DensityTarget, ScoreTarget
+from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import Base
 from samplekit.sampling.stop import Converged
+
+# What a message names as fitting, and the module of each.
+_OFFERED = {
+    "sk.NUTS()": "nuts",
+    "sk.HMC()": "hamiltonian",
+    "sk.MALA()": "langevin",
+    "sk.RandomWalk()": "metropolis",
+    "sk.Langevin(step_size)": "langevin",
+    "sk.ScoreMALA()": "score_mala",
+    "sk.Gibbs()": "gibbs",
+    "sk.GibbsWithGradients()": "discrete",
+    "sk.MetropolisHastings(propose, log_proposal)": "metropolis",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,24 +108,54 @@ def check_devices(devices: Any) -> None:
 
 def check_fit(target: Any, kernel: Any) -> None:
     """Refuse a target that lacks what the kernel needs, naming the kernels that would fit."""
-    if not isinstance(target, DensityTarget | ScoreTarget):
+    if not isinstance(target, DensityTarget | ScoreTarget | BlockTarget):
         raise KernelError(
-            f"{type(target).__name__} is not a target: it has neither log_density(x) nor score(x). "
-            "Make one with sk.from_energy, sk.from_log_density, sk.from_score or sk.from_numpyro."
+            f"{type(target).__name__} is not a target: it has neither log_density(x) nor score(x) "
+            "nor gibbs(key, x). Make one with sk.from_energy, sk.from_log_density, sk.from_score "
+            "or sk.from_numpyro."
         )
     if isinstance(kernel, type):
         raise KernelError(f"kernel={kernel.__name__} is a class; write sk.{kernel.__name__}().")
     if not (hasattr(kernel, "init") and hasattr(kernel, "step")):
         raise KernelError(f"kernel={kernel!r} has no init and step; use one such as sk.NUTS().")
+    missing = misfit(target, kernel)
+    if missing:
+        fitting = [text for text, home in _OFFERED.items() if not misfit(target, _load(home, text))]
+        raise KernelError(
+            f"{type(kernel).__name__} {missing}. Kernels that fit: "
+            f"{', '.join(fitting) or 'none of ours'}."
+        )
+    for part in getattr(kernel, "parts", ()):
+        check_fit(target, part)
+
+
+def misfit(target: Any, kernel: Any) -> str:
+    """Say what a kernel, or its class, lacks in a target; nothing where they fit."""
     needs = getattr(kernel, "requires", None)
-    if needs is not None and not isinstance(target, needs):
-        name = type(kernel).__name__
-        if needs is DensityTarget:
-            raise KernelError(
-                f"{name} needs a log density, but this target has only a score. Kernels that need "
-                "no more than a score: sk.Langevin(step_size), sk.ScoreMALA()."
-            )
-        raise KernelError(f"{name} needs a target with {needs.__name__}'s methods.")
+    if is_discrete(target) and not getattr(kernel, "discrete", True):
+        return "moves real numbers, but the positions of this target are integers or booleans"
+    if not is_discrete(target) and not getattr(kernel, "continuous", True):
+        return "flips integers or booleans, but the positions of this target are real numbers"
+    if needs is None or isinstance(target, needs):
+        return ""
+    if needs is BlockTarget:
+        return "needs a target that draws its own blocks, but this one has no gibbs(key, x)"
+    if needs is DensityTarget:
+        has = "a score" if isinstance(target, ScoreTarget) else "gibbs(key, x)"
+        return f"needs a log density, but this target has only {has}"
+    if needs is ScoreTarget:
+        return "needs a score, but this target has none"
+    return f"needs a target with {needs.__name__}'s methods"
+
+
+def is_discrete(target: Any) -> bool:
+    """Tell whether a target says that its positions are integers or booleans."""
+    return bool(getattr(getattr(target, "space", None), "discrete", False))
+
+
+def _load(module: str, text: str) -> type:
+    home = importlib.import_module(f"samplekit.kernels.{module}")
+    return getattr(home, text.removeprefix("sk.").split("(")[0])
 
 
 def describe_kernel(kernel: Any) -> dict[str, Any]:
@@ -122,17 +166,28 @@ def describe_kernel(kernel: Any) -> dict[str, Any]:
             value = getattr(kernel, field.name)
             fixed[field.name] = value if isinstance(value, bool | int | float | str) else None
     metric = getattr(kernel, "metric", None)
+    parts = zip(getattr(kernel, "parts", ()), getattr(kernel, "tuned", ()), strict=True)
     return {
         "name": type(kernel).__name__,
         "settings": fixed,
         "metric": type(metric).__name__,
         "always_dense": bool(getattr(metric, "always", False)),
         "exact": bool(getattr(kernel, "exact", True)),
+        "parts": [describe_kernel(part) | {"tunes": tunes} for part, tunes in parts],
     }
 
 
 def default_kernel(target: Any) -> Base:
     """Return the kernel that a target gets when the user names none."""
+    smooth = isinstance(target, DensityTarget | ScoreTarget) and not is_discrete(target)
+    if isinstance(target, BlockTarget) and not smooth:
+        from samplekit.kernels.gibbs import Gibbs
+
+        return Gibbs()
+    if is_discrete(target):
+        from samplekit.kernels.discrete import GibbsWithGradients
+
+        return GibbsWithGradients()
     if isinstance(target, DensityTarget):
         from samplekit.kernels.nuts import NUTS
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import TargetError
-from samplekit.core.protocols import DensityTarget
+from samplekit.core.protocols import DensityTarget, ScoreTarget
 from samplekit.sampling.engine import FEW_CHAINS
 from samplekit.sampling.view import View, evaluate
 from samplekit.targets.space import make_space
@@ -45,9 +45,11 @@ def _check_output(target: Any, space: Any) -> None:
     example = jax.eval_shape(space.unravel, flat)
     if isinstance(target, DensityTarget):
         what, wanted, fn = "log density", [()], target.log_density
-    else:
+    elif isinstance(target, ScoreTarget):
         what, fn = "score", target.score
         wanted = [leaf.shape for leaf in space.leaves]
+    else:  # Gibbs compares its states, which are positions and no more
+        return
     out = jax.eval_shape(lambda x: fn(x), example)
     shapes = [a.shape for a in jax.tree.leaves(out)]
     if shapes != wanted:
@@ -83,6 +85,8 @@ def flat_starts(
     else:
         _check_structure(space, init, chains, floats=floats)
     starts = np.asarray(_to_flat(target, jax.tree.map(jnp.asarray, init)))
+    if starts.dtype.kind != "f":  # starts are real vectors, from which positions take their values
+        starts = starts.astype(jnp.result_type(float))
     bad = ~np.isfinite(starts).all(1)
     if bad.any():
         raise TargetError(
@@ -123,8 +127,7 @@ def _check_structure(space: Any, init: Any, chains: int, *, floats: bool) -> Non
             f"init= is structured as {jax.tree.structure(init)}, but a position is "
             f"{space.treedef}. Give the same pytree, each array with a leading chain axis."
         )
-    discrete = any(leaf.dtype is not None for leaf in space.leaves)
-    if floats or not discrete:
+    if floats or not space.discrete:
         _check_arrays(init, chains)
     example = jax.eval_shape(
         lambda v: space.to_support(space.unravel(v))[0],
@@ -138,10 +141,17 @@ def _check_structure(space: Any, init: Any, chains: int, *, floats: bool) -> Non
                 f"init= has shape {list(np.shape(got))} for {leaf.name!r}; with chains={chains} it "
                 f"must be {[chains, *want.shape]}: one start per chain in front."
             )
+        if leaf.values is not None and not np.isin(np.asarray(got), leaf.values).all():
+            raise TargetError(
+                f"init= has other values than {leaf.values[0]} and {leaf.values[1]} for "
+                f"{leaf.name!r}, which takes only these."
+            )
 
 
 def _check_density(target: Any, starts: np.ndarray) -> None:
     """Refuse starts where the target is not finite: which chain, which value."""
+    if not isinstance(target, DensityTarget | ScoreTarget):
+        return
     what = "log_density" if isinstance(target, DensityTarget) else "score"
     # Few chains run one by one: a density that cannot be batched is then fine.
     few = len(starts) <= FEW_CHAINS

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from samplekit.core.protocols import DensityTarget, Position, Scalar
+from samplekit.core.protocols import DensityTarget, Position, Scalar, ScoreTarget
 from samplekit.core.pytree import is_array, pytree, static
 
 
@@ -74,12 +74,19 @@ class Opaque:
 
 def with_space(target: Any, space: Any) -> Any:
     """Return the target with a space; one that JAX does not know as a pytree becomes code."""
-    leaves = jax.tree.leaves(target)
-    known = all(is_array(leaf) or isinstance(leaf, int | float | complex) for leaf in leaves)
-    if known and getattr(target, "space", None) is not None:
+    known = as_pytree(target)
+    if known is target and getattr(target, "space", None) is not None:
         return target
-    cls = SpacedDensity if isinstance(target, DensityTarget) else SpacedScore
-    return cls(target if known else Opaque(_Same(target)), space)
+    if isinstance(target, DensityTarget):
+        return SpacedDensity(known, space)
+    return SpacedScore(known, space) if isinstance(target, ScoreTarget) else Spaced(known, space)
+
+
+def as_pytree(value: Any) -> Any:
+    """Return an object that may be an argument of a program: one unknown to JAX becomes code."""
+    leaves = jax.tree.leaves(value)
+    known = all(is_array(leaf) or isinstance(leaf, int | float | complex) for leaf in leaves)
+    return value if known else Opaque(_Same(value))
 
 
 @pytree

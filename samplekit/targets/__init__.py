@@ -7,6 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samplekit.targets.fields import denoising_field as denoising_field
+    from samplekit.targets.fields import ising as ising
+    from samplekit.targets.pairwise import pairwise_field as pairwise_field
     from samplekit.targets.zoo import banana as banana
     from samplekit.targets.zoo import bimodal as bimodal
     from samplekit.targets.zoo import correlated as correlated
@@ -38,7 +41,11 @@ _HOME = dict.fromkeys(
         "student_t",
     ],
     "samplekit.targets.zoo",
-)
+) | {
+    "denoising_field": "samplekit.targets.fields",
+    "ising": "samplekit.targets.fields",
+    "pairwise_field": "samplekit.targets.pairwise",
+}
 
 __all__ = [*_HOME]
 

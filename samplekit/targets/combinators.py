@@ -26,7 +26,7 @@ _LABELS = frozenset({"constrain", "unconstrain", "dims", "coords", "variables"})
 _DATA = frozenset({"observed", "observed_dims", "observed_coords"})
 
 
-class _OnSpaceOf:
+class OnSpaceOf:
     """Take the space and the labels of a run from another target."""
 
     def _labels(self) -> Target:
@@ -49,7 +49,7 @@ class _OnSpaceOf:
 
 
 @pytree
-class TemperedScore(_OnSpaceOf):
+class TemperedScore(OnSpaceOf):
     """A score multiplied by β: the target f^β of a target known only by its score."""
 
     target: Target
@@ -79,7 +79,7 @@ class Tempered(TemperedScore):
 
 
 @pytree
-class ProductScore(_OnSpaceOf):
+class ProductScore(OnSpaceOf):
     """A sum of scores: the product of targets of which one is known only by its score."""
 
     targets: tuple[Target, ...]
@@ -199,9 +199,9 @@ def _combine(terms: list[tuple[ArrayLike, Position]], on: Target, x: Position) -
 
 
 def _constrained(target: Target) -> bool:
-    if hasattr(target, "log_jacobian") and not isinstance(target, _OnSpaceOf):
+    if hasattr(target, "log_jacobian") and not isinstance(target, OnSpaceOf):
         return True
-    if isinstance(target, _OnSpaceOf):
+    if isinstance(target, OnSpaceOf):
         return _constrained(target._labels())
     space = getattr(target, "space", None)
     return space is not None and any(leaf.support is not None for leaf in space.leaves)

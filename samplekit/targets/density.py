@@ -20,6 +20,7 @@ class Labels(TypedDict, total=False):
 
     like: PyTree
     support: Any
+    values: tuple[int, int] | None
     name: str
     dims: Dims
     coords: Coords
@@ -79,6 +80,9 @@ def from_energy(
     support
         NumPyro constraints, one for all leaves or one per leaf. The energy takes constrained
         values and needs no Jacobian: that is added here.
+    values
+        The two values of integer positions, such as (-1, 1); boolean ones are 0 and 1. Discrete
+        targets are sampled by `GibbsWithGradients` or `MetropolisHastings`.
     name
         Variable name in the run when the position is a single array.
     dims, coords

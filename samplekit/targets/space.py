@@ -32,6 +32,7 @@ class Leaf:
     dims: tuple[str, ...] | None = None  # of the constrained value; None = <name>_dim_<i>
     dtype: str | None = None  # None = floating, of whatever precision the start has
     support: "Support | None" = None
+    values: tuple[int, int] | None = None  # the two values of a discrete array, low and high
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +83,11 @@ class Space:
         return ", ".join(f"{leaf.name}{list(leaf.shape)}" for leaf in self.leaves)
 
     @property
+    def discrete(self) -> bool:
+        """Whether some of the positions are integers or booleans."""
+        return any(leaf.dtype is not None for leaf in self.leaves)
+
+    @property
     def size(self) -> int:
         """Number of scalars that a kernel moves."""
         return sum(math.prod(leaf.shape) for leaf in self.leaves)
@@ -102,10 +108,7 @@ class Space:
         return self._build(parts)
 
     def _build(self, arrays: Sequence[Array]) -> PyTree:
-        cast = [
-            a if leaf.dtype is None else a.astype(leaf.dtype)
-            for a, leaf in zip(arrays, self.leaves, strict=True)
-        ]
+        cast = [_cast(a, leaf) for a, leaf in zip(arrays, self.leaves, strict=True)]
         return jax.tree.unflatten(self.treedef, cast)
 
     def to_support(self, position: PyTree) -> tuple[PyTree, Array | float]:
@@ -145,16 +148,28 @@ class Space:
         return Space(self.treedef, leaves, _freeze(coords) or self.coords)
 
 
+def _cast(array: Array, leaf: Leaf) -> Array:
+    """Give a part of a flat vector the type of its leaf; of two values, the nearer one."""
+    if leaf.values is None:
+        return array if leaf.dtype is None else array.astype(leaf.dtype)
+    low, high = (jnp.asarray(v, leaf.dtype) for v in leaf.values)
+    return jnp.where(array.astype(jnp.result_type(float)) > sum(leaf.values) / 2, high, low)
+
+
 def make_space(
     dim: int | Sequence[int] | None = None,
     *,
     like: PyTree = None,
     support: Any = None,
+    values: tuple[int, int] | None = None,
     name: str = "x",
     dims: Dims = None,
     coords: Coords = None,
 ) -> Space:
-    """Describe the positions of a target; see `from_energy` for the arguments."""
+    """Describe the positions of a target; see `from_energy` for the arguments.
+
+    `values` are the two that integers may take; booleans are 0 and 1.
+    """
     value = _example(dim, like)
     paths, treedef = jax.tree_util.tree_flatten_with_path(value)
     supports = _supports(support, treedef)
@@ -167,7 +182,8 @@ def make_space(
         leaf_name = _leaf_name(path, name)
         floating = jnp.issubdtype(array.dtype, jnp.floating)
         dtype = None if floating else str(array.dtype)
-        leaves.append(Leaf(leaf_name, shape, _dims_of(leaf_name, dims), dtype, wrapped))
+        two = (0, 1) if dtype == "bool" else None if floating else values
+        leaves.append(Leaf(leaf_name, shape, _dims_of(leaf_name, dims), dtype, wrapped, two))
     return Space(treedef, tuple(leaves), _freeze(coords))
 
 

@@ -1,8 +1,12 @@
 """What is kept of a training on disk: one file, replaced as a whole."""
 
+import contextlib
 import json
 import os
+import re
 import time
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ class Checkpoint:
     ----------
     path
         The file.
-    plan, seed, rows
+    plan, facts
         What the training must agree on to be continued; more epochs are allowed.
 
     Notes
@@ -32,8 +36,8 @@ class Checkpoint:
     place, so that a kill at any instant leaves the old or the new one.
     """
 
-    def __init__(self, path: str | Path, plan: Plan, seed: int, rows: int) -> None:
-        self._path = Path(path)
+    def __init__(self, path: str | Path, plan: Plan, facts: dict[str, Any]) -> None:
+        self._path, self._epochs = Path(path), plan.epochs
         self._facts = {
             "batch_size": plan.batch_size,
             "learning_rate": _word(plan.learning_rate),
@@ -43,9 +47,8 @@ class Checkpoint:
             "optimizer": _word(plan.optimizer),
             "clip": plan.clip,
             "average": plan.average,
-            "seed": seed,
-            "rows of data": rows,
-        }
+            "patience": plan.patience is not None,
+        } | facts
         self._written = time.monotonic()
 
     def read(self, state: Any) -> tuple[Any, list[dict[str, float]]] | None:
@@ -53,33 +56,38 @@ class Checkpoint:
         if not self._path.exists():
             return None
         try:
-            with np.load(self._path, allow_pickle=False) as archive:
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 about = json.loads(str(archive["about"]))
                 leaves = [archive[f"leaf_{i}"] for i in range(about["leaves"])]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise StoreError(
                 f"The checkpoint {str(self._path)!r} cannot be read ({error}). "
                 "Remove it, or give another path, to train anew."
             ) from error
-        self._compare(about["facts"])
+        self._compare(about)
         old, structure = jax.tree.flatten(state)
-        shapes = [list(np.shape(leaf)) for leaf in old]
-        if shapes != [list(leaf.shape) for leaf in leaves]:
+        if [_form(leaf) for leaf in old] != [_form(leaf) for leaf in leaves]:
             raise ResumeError(
                 f"The checkpoint {str(self._path)!r} belongs to another model: its arrays have "
-                "other shapes. Give another path, or remove it, to train anew."
+                "other shapes or another precision. Give another path, or remove it, to train anew."
             )
         placed = [jax.numpy.asarray(new, leaf.dtype) for new, leaf in zip(leaves, old, strict=True)]
         return jax.tree.unflatten(structure, placed), about["rows"]
 
-    def _compare(self, facts: dict[str, Any]) -> None:
+    def _compare(self, about: dict[str, Any]) -> None:
+        facts, done = about["facts"], len(about["rows"])
         for name, value in self._facts.items():
-            if facts[name] != value:
+            if facts.get(name) != value:
                 raise ResumeError(
                     f"The checkpoint {str(self._path)!r} was written with {name} "
-                    f"{facts[name]!r}, this training has {value!r}: they would not be one "
+                    f"{facts.get(name)!r}, this training has {value!r}: they would not be one "
                     "training. Give another path, or remove it, to train anew."
                 )
+        if done > self._epochs:
+            raise ResumeError(
+                f"The checkpoint {str(self._path)!r} is {done} epochs on, this training is to have "
+                f"epochs={self._epochs}. Ask for more epochs, or give another path."
+            )
 
     def write(self, state: Any, rows: list[dict[str, float]], *, last: bool) -> None:
         """Write, unless that was done a moment ago and this is not the end."""
@@ -95,13 +103,41 @@ class Checkpoint:
                 np.savez(file, about=np.asarray(json.dumps(about)), **arrays)  # pyright: ignore[reportArgumentType]
             beside.replace(self._path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
             raise StoreError(
                 f"The checkpoint {str(self._path)!r} cannot be written ({error}). "
                 "Free some space or give another path."
             ) from error
-        finally:
-            beside.unlink(missing_ok=True)
         self._written = time.monotonic()
+
+
+def describe(objective: Any, data: Any) -> dict[str, Any]:
+    """Tell an objective and data from others: by the code and settings, and by a checksum.
+
+    Parameters
+    ----------
+    objective
+        A pytree; what is not an array in it counts.
+    data
+        A pytree of arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> describe(None, np.zeros(3)) == describe(None, np.ones(3))
+    False
+    """
+    # Functions are told by their names: addresses differ from process to process.
+    code = re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(objective)))
+    check = 0
+    for leaf in jax.tree.leaves(data):
+        check = zlib.crc32(np.ascontiguousarray(leaf).data, check)
+    return {"objective": code, "data (their checksum)": check}
+
+
+def _form(leaf: Any) -> tuple[tuple[int, ...], str]:
+    return np.shape(leaf), str(leaf.dtype)
 
 
 def _word(value: Any) -> Any:

@@ -63,9 +63,10 @@ class Plan:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name}={getattr(self, name)}: training needs at least 1.")
+        for name in ("epochs", "batch_size", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{name}={value}: training needs at least 1.")
         if self.schedule not in SCHEDULES:
             raise SettingsError(
                 f"schedule={self.schedule!r} is unknown: take one of {', '.join(SCHEDULES)}, or "
@@ -78,6 +79,8 @@ class Plan:
             )
         if not callable(self.learning_rate) and not self.learning_rate > 0:
             raise SettingsError(f"learning_rate={self.learning_rate}: it must be positive.")
+        if self.clip is not None and not self.clip > 0:
+            raise SettingsError(f"clip={self.clip}: a norm must be positive; None does not clip.")
         if not 0 <= self.average < 1:
             raise SettingsError(f"average={self.average}: a decay lies in [0, 1).")
 
@@ -119,8 +122,13 @@ def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Array, Array], Array
     return lambda step, steps: jnp.asarray(schedule(step))
 
 
+def _passed(step: Array, steps: Array) -> Array:
+    """Return the part of the training that is done."""
+    return step.astype(steps.dtype) / steps
+
+
 _SHAPES: dict[str, Callable[[Array, Array], Array]] = {
     "constant": lambda step, steps: jnp.asarray(1.0),
-    "cosine": lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * step / steps)),
-    "linear": lambda step, steps: 1 - step / steps,
+    "cosine": lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * _passed(step, steps))),
+    "linear": lambda step, steps: 1 - _passed(step, steps),
 }

@@ -13,12 +13,12 @@ import numpy as np
 import optax
 from jax import Array
 
-from samplekit.core.errors import TrainingError
+from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.loop import hold_ctrl_c
 from samplekit.sampling.progress import Progress
-from samplekit.training.checkpoint import Checkpoint
+from samplekit.training.checkpoint import Checkpoint, describe
 from samplekit.training.plan import Plan
 
 type PyTree = Any
@@ -150,13 +150,20 @@ def train(
     >>> round(float(train(Mean(), jnp.zeros(1), X, plan, progress=False).model[0]), 3)
     3.5
     """
+    if plan.patience is not None and held_out is None:
+        raise SettingsError(
+            f"patience={plan.patience} needs rows that are not trained on: give held_out, or leave "
+            "patience out."
+        )
     use_cache()
     params, code = eqx.partition(model, eqx.is_inexact_array)
     fixed = _fixed(objective, (data, held_out), plan, seed, code)
     state, rows, stopped = _begin(fixed, params, _extras(plan)), [], ""
-    saved = Checkpoint(checkpoint, plan, seed, _count(data)) if checkpoint else None
+    facts = {"seed": seed} | describe(objective, (data, held_out)) if checkpoint else {}
+    saved = Checkpoint(checkpoint, plan, facts) if checkpoint else None
     if saved and (found := saved.read(state)):
         state, rows = found
+        stopped = _reason(plan, rows, interrupted=False)
     with Progress(plan.epochs, enabled=progress, unit="epochs") as bar, hold_ctrl_c() as asked:
         bar.update(len(rows))
         bar.phase("training")
@@ -171,7 +178,7 @@ def train(
             stopped = _reason(plan, rows, interrupted=asked.is_set())
             if saved:
                 saved.write(state, rows, last=bool(stopped) or len(rows) == plan.epochs)
-    return Trained(fixed.model(_kept(state)), rows, state.carry, stopped)
+    return Trained(fixed.model(_kept(state, rows)), rows, state.carry, stopped)
 
 
 def _fixed(
@@ -264,21 +271,29 @@ def _step(
         jax.random.fold_in(noise, index), fixed.model(state.params), state.carry, batch
     )
     numbers = numbers | {"gradient_norm": optax.tree.norm(gradient)}
-    updates, optimizer = fixed.transformation.update(gradient, state.optimizer, state.params)
-    rate = -fixed.rate * fixed.shape(state.step, fixed.steps)
-    params = jax.tree.map(lambda p, u: p + (rate * u).astype(p.dtype), state.params, updates)
+    # Optax mixes integers and floats; a user who forbids that elsewhere should not hear of it.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        updates, optimizer = fixed.transformation.update(gradient, state.optimizer, state.params)
+        shape = fixed.shape(state.step, fixed.steps)
+    rate = -fixed.rate * shape.astype(fixed.rate.dtype)
+    params = jax.tree.map(lambda p, u: p + rate.astype(p.dtype) * u, state.params, updates)
     average = state.average
     if average is not None:
         # While few steps are taken the average is a short one, not the starting point.
-        decay = jnp.minimum(fixed.decay, (1 + state.step) / (10 + state.step))
-        average = jax.tree.map(lambda a, p: (p + decay * (a - p)).astype(p.dtype), average, params)
+        early = ((1 + state.step) / (10 + state.step)).astype(fixed.decay.dtype)
+        decay = jnp.minimum(fixed.decay, early)
+        average = jax.tree.map(lambda a, p: p + decay.astype(p.dtype) * (a - p), average, params)
     changed = {"params": params, "optimizer": optimizer, "average": average, "carry": carry}
     return dataclasses.replace(state, **changed, step=state.step + 1), numbers
 
 
-def _kept(state: State) -> PyTree:
+def _kept(state: State, rows: list[Row]) -> PyTree:
     """Return the parameters to keep: the best, else the averaged, else the last."""
-    return next(p for p in (state.best, state.average, state.params) if p is not None)
+    kept = next(p for p in (state.best, state.average, state.params) if p is not None)
+    # The last step of all is one whose result no loss has seen.
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(kept))):
+        raise _failure(rows, "the parameters are no longer finite. Take a smaller learning_rate.")
+    return kept
 
 
 def _count(data: PyTree) -> int:
@@ -297,9 +312,13 @@ def _refuse_trouble(objective: Objective, rows: list[Row]) -> None:
             "data to unit variance."
         )
     if trouble:
-        error = TrainingError(f"Training stopped in epoch {row['epoch']:.0f}: {trouble}")
-        error.history = rows
-        raise error
+        raise _failure(rows, trouble)
+
+
+def _failure(rows: list[Row], trouble: str) -> TrainingError:
+    error = TrainingError(f"Training stopped in epoch {len(rows)}: {trouble}")
+    error.history = rows
+    return error
 
 
 def _reason(plan: Plan, rows: list[Row], *, interrupted: bool) -> str:
@@ -308,7 +327,7 @@ def _reason(plan: Plan, rows: list[Row], *, interrupted: bool) -> str:
         losses = [row["held_out"] for row in rows]
         if len(rows) - 1 - int(np.argmin(losses)) >= plan.patience:
             return f"the held-out loss has not fallen for {plan.patience} epochs"
-    return "it was interrupted" if interrupted else ""
+    return "it was interrupted" if interrupted and len(rows) < plan.epochs else ""
 
 
 def _note(row: Row) -> str:

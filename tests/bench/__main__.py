@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from tests.bench import cold, diagnose, imports, many, peers, warm
+from tests.bench import closed_form, cold, diagnose, fields, imports, many, peers, warm
 from tests.bench.report import Options, Section, bar_rows, write
 
 WORKLOADS = {
@@ -13,6 +13,8 @@ WORKLOADS = {
     "warm": warm.measure,
     "diagnose": diagnose.measure,
     "many": many.measure,
+    "fields": fields.measure,
+    **closed_form.MEASURES,
 }
 
 

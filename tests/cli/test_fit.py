@@ -66,6 +66,12 @@ def test_arguments_of_the_family(path: Path) -> None:
     assert graph.exit_code == 0, graph.output
     assert "other [b]" in graph.stdout
     assert "partial correlation" in graph.stdout
+    sparse = call(path, "-f", "truncated_gaussian", "--columns", "size,noise", "--set", "penalty=0")
+    assert "standard error" in sparse.stdout
+    options = ("--set", "penalty=ebic", "--json")
+    sparse = call(path, "-f", "truncated_gaussian", "--columns", "size,noise", *options)
+    (edge,) = json.loads(sparse.stdout)["fits"][0]["parameters"]
+    assert (edge["first"], edge["second"]) == ("size", "noise")
 
 
 BAD = {

@@ -5,9 +5,9 @@ import pytest
 from numpyro.distributions import constraints
 
 import samplekit as sk
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators import families
 from samplekit.estimators.change import ScoreCUSUM, cusum, find_multiplier, first_passages
-from samplekit.estimators.errors import EstimatorError
 
 COVARIANCE = np.array([[2.0, 0.6], [0.6, 1.0]])
 

@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from numpyro.distributions import constraints
 
 import samplekit as sk
-from samplekit.core.errors import TargetError
+from samplekit.core.errors import EstimatorError, TargetError
 from samplekit.estimators import families
 from samplekit.estimators.comparison import Comparison, _forward, _shuffled, compare
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.hyvarinen import hyvarinen_score
 
 

@@ -2,34 +2,17 @@
 
 import pickle
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators import families
 from samplekit.estimators.conditional import ConditionalFamily
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.exponential_family import ExponentialFamily
 from samplekit.estimators.weights import distance
-from tests.estimators.test_coverage import replicate
-
-# θ(x) = B·(1, x), x uniform on (0, 1); row 18 of the formula sheet.
-TRUTHS = {
-    "gaussian": np.array([[0.5, -1.0], [0.8, 1.7]]),
-    "gamma": np.array([[-0.3, 1.5], [1.0, 2.0]]),
-}
-
-
-def draw(name, seed, n):
-    random = np.random.default_rng(seed)
-    x = random.uniform(size=(n, 1))
-    a, b = TRUTHS[name] @ np.stack([np.ones(n), x[:, 0]])
-    if name == "gaussian":
-        return x, random.normal(a / b, 1 / np.sqrt(b))
-    return x, random.gamma(a + 1, 1 / b)
+from tests.estimators.coverage import CONDITIONAL, draw_conditional
 
 
 def make(name, **options):
@@ -37,31 +20,15 @@ def make(name, **options):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize("name", CONDITIONAL)
 def test_recovers_the_truth(name, seed):
-    x, y = draw(name, seed, 20_000)
+    x, y = draw_conditional(name, seed, 20_000)
     fitted = make(name).fit(x, y)
     assert np.all(fitted.standard_errors_ < 0.15)  # the test can see something
-    gap = (fitted.coefficients_ - TRUTHS[name]).ravel() / fitted.standard_errors_
+    gap = (fitted.coefficients_ - CONDITIONAL[name]).ravel() / fitted.standard_errors_
     assert np.abs(gap).max() < 5
     expected = np.stack([np.ones(3), x[:3, 0]], axis=1) @ fitted.coefficients_.T
     np.testing.assert_allclose(fitted.natural_parameters(x[:3]), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", TRUTHS)
-def test_coverage(name, seed):
-    """2,000 replicates of n = 5000 in one compiled program."""
-    x, y = draw(name, seed, 2000 * 5000)
-    model = make(name).fit(x[:100], y[:100])
-    data = np.stack([y, np.ones_like(y), x[:, 0]], axis=1).reshape(2000, 5000, 3)
-    with jax.enable_x64(True):
-        setup = model._setup(1)
-        found, errors = map(np.asarray, replicate(setup.model, data, lambda t, d: {}, 1))
-    inside = np.abs(found - TRUTHS[name].ravel()) <= stats.norm.ppf(0.975) * errors
-    covered = inside.mean(axis=0)
-    assert np.all((covered > 0.93) & (covered < 0.97)), covered
 
 
 def test_constant_precision_is_linear_regression(seed):
@@ -117,7 +84,7 @@ def test_own_statistics(seed):
 
 
 def test_parts_names_and_copies(seed):
-    x, y = draw("gamma", seed, 3000)
+    x, y = draw_conditional("gamma", seed, 3000)
     frame = pd.DataFrame({"age": x[:, 0]})
     whole = make("gamma").fit(frame, y)
     assert list(whole.summary().index) == ["shape - 1", "shape - 1 : age", "rate", "rate : age"]
@@ -135,7 +102,7 @@ def test_parts_names_and_copies(seed):
 
 
 def test_refusals(seed):
-    x, y = draw("gamma", seed, 100)
+    x, y = draw_conditional("gamma", seed, 100)
     bad = y.copy()
     bad[7] = -1.0
     with pytest.raises(EstimatorError, match=r"1 row \(number 7\) outside the domain 'positive'"):

@@ -11,10 +11,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators import families, sources
-from samplekit.estimators.errors import EstimatorError
+from samplekit.estimators.conditional import ConditionalFamily
 from samplekit.estimators.exponential_family import ExponentialFamily
+from samplekit.estimators.moments import block_terms, psi
 from samplekit.estimators.weights import distance
+from tests.estimators.table import CASES
 
 SAME = 1e-12
 
@@ -78,6 +81,27 @@ def test_what_is_kept_of_a_stream_is_exact_when_it_is_short(rows):
     stream = ExponentialFamily(waves).fit(cut(rows[:5000], 100))
     array = ExponentialFamily(waves).fit(rows[:5000])
     np.testing.assert_allclose(stream.covariance_, array.covariance_, rtol=1e-10)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["gamma-3", "beta-small", "pairwise-1-1"])
+def test_errors_of_a_long_stream_are_those_of_all_rows(name, seed):
+    """Off by ½√((κ − 1)/m) of m kept rows, κ the kurtosis of the influence; five of these."""
+    family, params = CASES[name]
+    rows = family.draw(seed, 100_000, **params)
+    full = clone(family).fit(rows)
+    stream = clone(family).fit(cut(rows, 7000))
+    np.testing.assert_allclose(stream.theta_, full.theta_, rtol=1e-9)
+    with jax.enable_x64(True):
+        model = family._setup(rows.shape[1]).model
+        each = np.asarray(psi(block_terms(model, jnp.asarray(rows)), jnp.asarray(full.theta_)))
+    influence = full._full(full._fitted).bread @ each
+    kurtosis = (influence**4).mean(axis=1) / (influence**2).mean(axis=1) ** 2
+    expected = np.sqrt((kurtosis - 1) / sources.RESERVOIR) / 2
+    assert np.all(expected < 0.06)  # the test can see something
+    ratio = stream.standard_errors_ / full.standard_errors_
+    assert np.all(np.abs(ratio - 1) < 5 * expected)
+    assert np.any(ratio != 1)  # a subset it was
 
 
 def test_reservoir_is_uniform_and_bounded(monkeypatch):
@@ -281,6 +305,7 @@ ESTIMATORS = {
     "positive": ExponentialFamily(log_and_minus, domain="positive"),
     # 15 rows of 30 numbers have no maximum-likelihood fit, hence the ridge.
     "gaussian": families.gaussian(ridge=1e-3),
+    "conditional": ConditionalFamily(families.gaussian(), ridge=1e-3),
 }
 
 

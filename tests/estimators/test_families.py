@@ -8,9 +8,9 @@ from scipy import stats
 from scipy.integrate import dblquad
 
 import samplekit as sk
-from samplekit.estimators import families
+from samplekit.core.errors import EstimatorError
+from samplekit.estimators import draws, families
 from samplekit.estimators.domains import as_domain
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.moments import estimate
 from tests.estimators.table import AXES, CASES, PAIR, PRECISION
 
@@ -149,6 +149,16 @@ def test_target_has_the_fitted_slopes(name, seed):
     np.testing.assert_allclose(value, family.score_samples(rows[:1])[0], rtol=1e-4)
 
 
+def test_sample_goes_on_by_chains_where_exact_draws_are_hopeless(seed, monkeypatch):
+    family = families.truncated_gaussian().fit(draw("orthant", seed, 500)[1])
+    assert family.sample(5, random_state=0).shape == (5, 2)
+    monkeypatch.setattr(draws, "MAX_TRIES", 0)
+    with pytest.raises(EstimatorError, match="hopeless"):
+        family.draw(0, 5)
+    monkeypatch.setattr(family, "_sample_by_chains", lambda n, random_state: (n, random_state))
+    assert family.sample(5, random_state=0) == (5, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_sample_by_chains(seed):
@@ -169,4 +179,5 @@ def test_bingham_matrix_up_to_its_trace():
 
 
 def test_public_name():
-    assert sk.families is families if hasattr(sk, "families") else True
+    assert sk.families is families
+    assert sk.errors.EstimatorError is EstimatorError

@@ -11,9 +11,8 @@ from numpyro.distributions import constraints
 from scipy import integrate
 
 import samplekit as sk
-from samplekit.core.errors import TargetError
+from samplekit.core.errors import EstimatorError, TargetError
 from samplekit.estimators import families
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.hyvarinen import DIRECTIONS, Judged, _score_block, hyvarinen_score
 from samplekit.estimators.placed import common_domain, place
 from samplekit.estimators.rows import Runner, _row_program

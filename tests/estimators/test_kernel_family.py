@@ -11,8 +11,8 @@ from sklearn.neighbors import KernelDensity
 from sklearn.utils.estimator_checks import check_estimator
 
 import samplekit as sk
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators import kernel_family
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.hyvarinen import hyvarinen_score
 from samplekit.estimators.kernel_family import KernelExponentialFamily
 from samplekit.estimators.rows import Chunk

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from samplekit.core.errors import EstimatorError
 from samplekit.estimators.domains import as_domain
-from samplekit.estimators.errors import EstimatorError
 from samplekit.estimators.linear import solve
 from samplekit.estimators.moments import (
     accumulate,

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 import samplekit as sk
 from samplekit.core.protocols import ScoreTarget
+from samplekit.kernels.cycle import Cycle
+from samplekit.kernels.tempering import Tempering
 
 
 def propose_scaled(key: jax.Array, x: jax.Array) -> jax.Array:
@@ -31,6 +33,9 @@ class Row:
     tuned: Callable[[], Any] | None = None
     smallest_dim: int = 1
     chains: int = 16_384  # of the stationarity test; fewer where a step is dear
+    # Whether the state is more than a position, so that exact draws of the target do not make an
+    # exact start; such a kernel has a stationarity test of its own.
+    joint: bool = False
 
 
 def _independence(scale: float) -> sk.Independence:
@@ -58,6 +63,15 @@ ROWS: dict[str, Row] = {
     ),
     "score_mala": Row(lambda s: sk.ScoreMALA(0.5 * s), sk.ScoreMALA),
     "score_mala_gauss": Row(lambda s: sk.ScoreMALA(0.5 * s, rule="gauss", nodes=3)),
+    "tempering": Row(
+        lambda s: Tempering(sk.HMC(0.5 * s, leapfrogs=2), [1.0, 0.6]),
+        lambda: Tempering(sk.HMC(leapfrogs=4), [1.0, 0.6, 0.35]),
+        joint=True,
+    ),
+    "cycle": Row(
+        lambda s: Cycle(sk.RandomWalk(1.2 * s), sk.MALA(0.5 * s)),
+        lambda: Cycle(sk.RandomWalk(), sk.MALA()),
+    ),
 }
 
 # Targets with exact draws, and the length scale that a step is measured in.

@@ -1,0 +1,139 @@
+"""The compiled program of the probability-flow ODE, with or without its divergence."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from samplekit.core.errors import SettingsError, TargetError
+from samplekit.diffusion.scores import OverTime, Problem, flat_score
+from samplekit.kernels.base import library_rules
+
+# An adaptive solution gives up after this many steps, and says so.
+MOST_STEPS = 4096
+# Numbers held at once by the derivatives of a batch; more rows are solved one batch after another.
+BATCH_NUMBERS = 2**22
+# Errors of a step, relative and absolute, that single and double precision carry without waste.
+TOLERANCE = {np.dtype("float32"): 1e-5, np.dtype("float64"): 1e-9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is fixed at compile time."""
+
+    space: Any
+    solver: Any  # of Diffrax
+    adaptive: bool
+    keep: bool
+    divergence: str  # "none", "exact" or "hutchinson"
+    batch: int
+
+
+def choose_solver(solver: Any) -> tuple[Any, bool]:
+    """Return a solver of Diffrax, and whether it chooses its own steps."""
+    import diffrax
+
+    if solver == "adaptive":
+        return diffrax.Tsit5(), True
+    if solver == "heun":
+        return diffrax.Heun(), False
+    if isinstance(solver, diffrax.AbstractAdaptiveSolver):
+        return solver, True
+    raise SettingsError(
+        f'solver={solver!r} is not known. Give "adaptive", "heun" or a solver of Diffrax that '
+        "estimates its error, such as diffrax.Dopri5()."
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def solve(
+    plan: Plan, path: OverTime, times: Array, rows: tuple[Array, Any], tolerance: Array
+) -> tuple[Array, Any, Array]:
+    """Follow the flow from times[0] to times[-1].
+
+    `rows` are positions and, for each, directions (probe, size) or None. Return positions
+    (particle, time, size) at the times, or the last one if they are not kept; the integral of the
+    divergence, one for each probe, if wanted; and whether the solution arrived.
+    """
+    import diffrax
+
+    controller: Any = diffrax.StepTo(ts=times)
+    if plan.adaptive:
+        controller = diffrax.PIDController(tolerance, tolerance)
+
+    def one(start: tuple[Array, Any]) -> tuple[Array, Any, Array]:
+        x, probes = start
+        count = 1 if probes is None else len(probes)
+        change = None if plan.divergence == "none" else jnp.zeros(count, x.dtype)
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(functools.partial(_field, plan, path)),
+            plan.solver,
+            times[0],
+            times[-1],
+            None,
+            (x, change),
+            args=probes,
+            saveat=diffrax.SaveAt(ts=times) if plan.keep else diffrax.SaveAt(t1=True),
+            stepsize_controller=controller,
+            max_steps=MOST_STEPS if plan.adaptive else len(times),
+            throw=False,
+        )
+        x, change = solution.ys  # pyright: ignore[reportGeneralTypeIssues]
+        change = None if change is None else change[-1]
+        return x, change, solution.result == diffrax.RESULTS.successful
+
+    with library_rules():
+        return jax.lax.map(one, rows, batch_size=plan.batch)
+
+
+def _field(
+    plan: Plan, path: OverTime, t: Array, state: tuple[Array, Any], probes: Any
+) -> tuple[Array, Any]:
+    """Return f x − ½ g² ∇log p_t(x) and its divergence."""
+    x = state[0]
+    score, process = flat_score(path, plan.space, t), path.process
+
+    def velocity(y: Array) -> Array:
+        return process.drift(y, t) - process.diffusion(t) ** 2 / 2 * score(y)
+
+    if plan.divergence == "none":
+        return velocity(x), None
+    v, slope = jax.linearize(velocity, x)
+    directions = jnp.eye(x.size, dtype=x.dtype) if plan.divergence == "exact" else probes
+    bends = jax.vmap(lambda e: jnp.sum(e * slope(e)))(directions)
+    return v, jnp.sum(bends, keepdims=True) if plan.divergence == "exact" else bends
+
+
+def follow(
+    problem: Problem,
+    rows: Array,
+    times: np.ndarray,
+    *,
+    solver: Any,
+    tolerance: float | None,
+    keep: bool = False,
+    divergence: str = "none",
+    probes: Array | None = None,
+) -> tuple[Array, Any]:
+    """Follow the flow; return the positions (time, particle, size) and the divergences."""
+    scheme, adaptive = choose_solver(solver)
+    error = TOLERANCE[problem.dtype] if tolerance is None else tolerance
+    if not (np.isfinite(error) and error > 0):
+        raise SettingsError(f"tolerance={tolerance!r} is not a positive number.")
+    size = rows.shape[1]
+    width = size * (probes.shape[1] if probes is not None else size if divergence == "exact" else 1)
+    batch = min(len(rows), max(1, BATCH_NUMBERS // width))
+    plan = Plan(problem.space, scheme, adaptive, keep, divergence, batch)
+    number = functools.partial(jnp.asarray, dtype=rows.dtype)
+    x, change, arrived = solve(plan, problem.path, number(times), (rows, probes), number(error))
+    if not arrived.all():
+        raise TargetError(
+            f"{int((~arrived).sum())} of {len(rows)} solutions of the flow gave up after "
+            f"{MOST_STEPS} steps: the score is too steep, or not finite somewhere. Take a larger "
+            'tolerance= or t_min=, or solver="heun" with enough steps.'
+        )
+    return jnp.moveaxis(x, 1, 0), change
