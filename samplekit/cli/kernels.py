@@ -50,7 +50,7 @@ def _fits(kernel: Any, target: Any) -> bool:
     """Tell whether a kernel suits a target and can be made from words and numbers."""
     from samplekit.sampling.settings import misfit
 
-    return not misfit(target, kernel) and not any(map(_is_function, _required(kernel)))
+    return not misfit(target, kernel) and not any(map(_beyond_words, _required(kernel)))
 
 
 def _required(kernel: type) -> list[dataclasses.Field]:
@@ -59,8 +59,11 @@ def _required(kernel: type) -> list[dataclasses.Field]:
     return [f for f in fields if f.default is absent and f.default_factory is absent]
 
 
-def _is_function(field: dataclasses.Field) -> bool:
-    return "Callable" in str(field.type)
+def _beyond_words(field: dataclasses.Field) -> str:
+    """Say what a field holds that the command line cannot: a function, a kernel, or nothing."""
+    if "Callable" in str(field.type):
+        return "a function"
+    return "kernels" if field.name in ("kernel", "kernels") else ""
 
 
 def _load(reference: str, settings: dict[str, Any]) -> Any:
@@ -110,9 +113,9 @@ def _make(kernel: type, settings: dict[str, Any]) -> Any:
             f"{f' Did you mean {close[0]}?' if close else ''} It has: {', '.join(known)}."
         )
     for field in _required(kernel):
-        if _is_function(field):
+        if beyond := _beyond_words(field):
             raise KernelError(
-                f"{name} holds a function ({field.name}). Make it in your file, as in "
+                f"{name} holds {beyond} ({field.name}). Make it in your file, as in "
                 f"kernel = sk.{name}(...), and name it: --kernel model.py:kernel."
             )
         if field.name not in settings:

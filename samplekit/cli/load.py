@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from samplekit.core.errors import SettingsError, TargetError
+from samplekit.targets.numpyro_import import mend_numpyro
 
 _HOW = (
     "Give model.py:name, package.module:name or zoo:banana, where the name is that of a target "
@@ -27,6 +28,8 @@ def load_target(reference: str, data: Path | None = None) -> Any:
     place, _, name = reference.partition(":")
     if place == "zoo":
         return _from_zoo(name)
+    if "numpyro" in sys.modules:  # perhaps only ArviZ's stand-in, which would be loaded twice
+        mend_numpyro()
     found = load_object(reference)
     if _is_target(found):
         if arguments:

@@ -81,7 +81,7 @@ def _nonfinite(values: Block) -> int:
     fine = np.all([np.isfinite(a.reshape(len(a), -1)).all(1) for a in values.values()], axis=0)
     if not fine.any():
         raise TargetError(
-            f"None of the {len(fine)} particles ended at a finite place. Look at the score at t_max "
-            "and t_min; steps that are too long for it do this as well: take more of them."
+            f"None of the {len(fine)} particles ended at a finite place. Look at the score at "
+            "t_max and t_min; steps that are too long for it do this as well: take more of them."
         )
     return int((~fine).sum())

@@ -79,9 +79,7 @@ class Guided(_LikeFirst):
         """Return the target times the likelihood at a level."""
         likelihood = Likelihood(self.log_likelihood, level)
         power = jnp.asarray(self.scale, jnp.result_type(float))
-        return combinators.product(
-            self.family.at(level), combinators.tempered(likelihood, power)
-        )
+        return combinators.product(self.family.at(level), combinators.tempered(likelihood, power))
 
 
 def product(*families: Any) -> Combined:

@@ -127,7 +127,9 @@ def encode(
     """
     dim = shape_of(X)
     problem, times = make_times(process, score, steps, dim=dim, t_min=t_min, t_max=t_max)
-    rows, _ = follow(problem, data_rows(problem, X), times[::-1], solver=solver, tolerance=tolerance)
+    rows, _ = follow(
+        problem, data_rows(problem, X), times[::-1], solver=solver, tolerance=tolerance
+    )
     return unflat_rows(problem.space, rows[-1])
 
 

@@ -113,9 +113,7 @@ def log_likelihood(
     """
     if divergence not in ("exact", "hutchinson"):
         raise SettingsError(f'divergence={divergence!r} is neither "exact" nor "hutchinson".')
-    problem, times = make_times(
-        process, score, steps, dim=shape_of(X), t_min=t_min, t_max=t_max
-    )
+    problem, times = make_times(process, score, steps, dim=shape_of(X), t_min=t_min, t_max=t_max)
     rows, directions = data_rows(problem, X), None
     if divergence == "hutchinson":
         if probes < 2:

@@ -10,6 +10,8 @@ import numpy as np
 from jax import Array
 
 from samplekit.core.errors import SettingsError, TargetError
+from samplekit.core.protocols import Numbers
+from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, Problem, flat_score
 from samplekit.kernels.base import library_rules
 
@@ -49,11 +51,18 @@ def choose_solver(solver: Any) -> tuple[Any, bool]:
     )
 
 
+@pytree
+class Way:
+    """What flow to follow, from times[0] to times[-1], and how closely; all of it data."""
+
+    path: OverTime
+    times: Numbers
+    tolerance: Numbers
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def solve(
-    plan: Plan, path: OverTime, times: Array, rows: tuple[Array, Any], tolerance: Array
-) -> tuple[Array, Any, Array]:
-    """Follow the flow from times[0] to times[-1].
+def solve(plan: Plan, way: Way, rows: tuple[Array, Any]) -> tuple[Array, Any, Array]:
+    """Follow the flow.
 
     `rows` are positions and, for each, directions (probe, size) or None. Return positions
     (particle, time, size) at the times, or the last one if they are not kept; the integral of the
@@ -61,6 +70,7 @@ def solve(
     """
     import diffrax
 
+    times, tolerance = way.times, way.tolerance
     controller: Any = diffrax.StepTo(ts=times)
     if plan.adaptive:
         controller = diffrax.PIDController(tolerance, tolerance)
@@ -70,7 +80,7 @@ def solve(
         count = 1 if probes is None else len(probes)
         change = None if plan.divergence == "none" else jnp.zeros(count, x.dtype)
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(functools.partial(_field, plan, path)),
+            diffrax.ODETerm(functools.partial(_field, plan, way.path)),
             plan.solver,
             times[0],
             times[-1],
@@ -90,11 +100,9 @@ def solve(
         return jax.lax.map(one, rows, batch_size=plan.batch)
 
 
-def _field(
-    plan: Plan, path: OverTime, t: Array, state: tuple[Array, Any], probes: Any
-) -> tuple[Array, Any]:
-    """Return f x − ½ g² ∇log p_t(x) and its divergence."""
-    x = state[0]
+def _field(plan: Plan, path: OverTime, *now: Any) -> tuple[Array, Any]:
+    """Return f x − ½ g² ∇log p_t(x) and its divergence, now at (t, state, probes)."""
+    t, (x, _), probes = now
     score, process = flat_score(path, plan.space, t), path.process
 
     def velocity(y: Array) -> Array:
@@ -103,9 +111,10 @@ def _field(
     if plan.divergence == "none":
         return velocity(x), None
     v, slope = jax.linearize(velocity, x)
-    directions = jnp.eye(x.size, dtype=x.dtype) if plan.divergence == "exact" else probes
+    exact = plan.divergence == "exact"
+    directions = jnp.eye(x.size, dtype=x.dtype) if exact else probes
     bends = jax.vmap(lambda e: jnp.sum(e * slope(e)))(directions)
-    return v, jnp.sum(bends, keepdims=True) if plan.divergence == "exact" else bends
+    return v, jnp.sum(bends, keepdims=True) if exact else bends
 
 
 def follow(
@@ -129,7 +138,8 @@ def follow(
     batch = min(len(rows), max(1, BATCH_NUMBERS // width))
     plan = Plan(problem.space, scheme, adaptive, keep, divergence, batch)
     number = functools.partial(jnp.asarray, dtype=rows.dtype)
-    x, change, arrived = solve(plan, problem.path, number(times), (rows, probes), number(error))
+    way = Way(problem.path, number(times), number(error))
+    x, change, arrived = solve(plan, way, (rows, probes))
     if not arrived.all():
         raise TargetError(
             f"{int((~arrived).sum())} of {len(rows)} solutions of the flow gave up after "

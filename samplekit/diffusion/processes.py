@@ -180,8 +180,8 @@ class VP(Process):
             return
         if not (0 < low < math.inf and 0 < high < math.inf):
             raise SettingsError(
-                f"VP(beta_min={low:g}, beta_max={high:g}) needs positive, finite rates: they forget "
-                "the data. The usual ones are 0.1 and 20."
+                f"VP(beta_min={low:g}, beta_max={high:g}) needs positive, finite rates, by which "
+                "the data are forgotten. The usual ones are 0.1 and 20."
             )
 
     def _beta(self, time: Array) -> Array:

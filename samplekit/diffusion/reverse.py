@@ -138,7 +138,8 @@ def reverse(
         cloud = Cloud(frames[-1], None, frames, {})
     else:
         plan, kernel = _fitted(problem, plan, corrector, times)
-        route = _route(problem, solver, times, key, check_count("corrector_steps", corrector_steps))
+        count = check_count("corrector_steps", corrector_steps)
+        route = _route(problem, solver, times, key, corrector_steps=count)
         cloud = _fixed(plan, route, (x, kernel), enabled=progress)
     seconds, frames = time.perf_counter() - since, cloud.frames if keep else None
     tree = as_tree(problem, cloud.x, denoise=denoise, frames=frames, seconds=seconds, facts=facts)
@@ -157,7 +158,7 @@ def coefficients(process: Process, solver: str, times: np.ndarray) -> np.ndarray
 
 
 def _route(
-    problem: Problem, solver: str, times: np.ndarray, key: Any, corrector_steps: int = 0
+    problem: Problem, solver: str, times: np.ndarray, key: Any, *, corrector_steps: int = 0
 ) -> Route:
     sd = np.asarray(problem.process.marginal(times)[1], np.float64)
     number = functools.partial(jnp.asarray, dtype=problem.dtype)
@@ -171,9 +172,7 @@ def _route(
     )
 
 
-def _fitted(
-    problem: Problem, plan: Plan, corrector: Any, times: np.ndarray
-) -> tuple[Plan, Any]:
+def _fitted(problem: Problem, plan: Plan, corrector: Any, times: np.ndarray) -> tuple[Plan, Any]:
     """Fit the corrector to the score, and plan the program."""
     if corrector is None:
         return plan, None
@@ -199,7 +198,7 @@ def _fitted(
 
 def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], *, enabled: bool) -> Cloud:
     """Take all the steps, some at a time."""
-    x, kernel = start
+    x, kernel = jnp.array(start[0]), start[1]  # a copy: the program takes its argument's memory
     steps = len(route.times) - 1
     rows = {}
     if plan.corrects:
@@ -225,9 +224,7 @@ def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], *, enabled: bool) -
     return cloud
 
 
-def _adaptive(
-    plan: Plan, route: Route, x: jax.Array, tolerance: float
-) -> tuple[jax.Array, int]:
+def _adaptive(plan: Plan, route: Route, x: jax.Array, tolerance: float) -> tuple[jax.Array, int]:
     """Solve adaptively; return the positions at the kept times and the number of steps."""
     if not (np.isfinite(tolerance) and tolerance > 0):
         raise SettingsError(f"tolerance={tolerance!r} is not a positive number.")

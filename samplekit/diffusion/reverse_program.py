@@ -97,7 +97,7 @@ def correct(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def adapt(plan: Plan, route: Route, x: Array, tolerance: Array) -> tuple[Array, Array, Array]:
+def adapt(plan: Plan, route: Route, x: Array, tolerance: Array) -> tuple[Any, Array, Array]:
     """Solve the reverse SDE by Diffrax, with steps that all particles share.
 
     Return the positions at the route's times (the last one if they are not kept), whether the
@@ -110,12 +110,12 @@ def adapt(plan: Plan, route: Route, x: Array, tolerance: Array) -> tuple[Array, 
     first, length = route.times[0], route.times[0] - route.times[-1]
     process, zero = route.path.process, jnp.zeros_like(length)
 
-    def drift(u: Array, y: Array, _: Any) -> Array:
+    def drift(u: Any, y: Any, _: Any) -> Array:
         t = first - u
         score = jax.vmap(flat_score(route.path, plan.space, t))(y)
         return process.diffusion(t) ** 2 * score - process.drift(y, t)
 
-    def spread(u: Array, y: Array, _: Any) -> Any:
+    def spread(u: Any, y: Any, _: Any) -> Any:
         return lineax.DiagonalLinearOperator(jnp.full_like(y, process.diffusion(first - u)))
 
     with library_rules():

@@ -155,7 +155,7 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
         real = jnp.result_type(float)
         if self.method in METHODS:
             sigma = np.asarray(self.sigma, real)
-            return Matching(sigma, self.method, self.probes, energy=True)
+            return Matching(sigma, self.method, dim, self.probes, energy=True)
         from samplekit.kernels.langevin import MALA
         from samplekit.sampling.settings import check_fit
 
@@ -183,8 +183,10 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
             network = self._fresh(dim, seed)
             check_network(network, dim, ())
             rows, center, scale = self._standardized(rows)
-            held = 1 - self.validation_fraction
-            objective = self._objective(dim, int(held * len(rows)))
+            if self.method in METHODS:
+                self._look_at(rows, self.sigma if self.method == "denoising" else None)
+            held = round(self.validation_fraction * len(rows))
+            objective = self._objective(dim, len(rows) - held)
             network = self._train(objective, network, rows, seed)
             self.energy_ = Standardized(network, center, scale, energy=True)
         return self

@@ -27,6 +27,7 @@ class Matching:
 
     sigma: Numbers  # of the noise of "denoising"
     method: str = static()
+    columns: int = static()
     probes: int = static()
     energy: bool = static()
 
@@ -56,16 +57,22 @@ class Matching:
         return self.loss(jax.random.key(0), model, data)
 
     def trouble(self, rows: list[Row], /) -> str | None:
-        """Stop when a loss that should fall has fallen through the floor.
+        """Stop when the loss rises out of sight, or falls through the floor.
 
         Implicit and sliced losses are unbounded below where the data lie on a thin manifold: the
         score grows across it without end.
         """
-        first, last = rows[0]["loss"], rows[-1]["loss"]
-        if self.method == "denoising" or last > -1e4 * max(1.0, abs(first)):
+        floorless = self.method != "denoising"
+        # What a score of 0 costs; for the losses without noise that is nothing, so 1 a column.
+        scale = self.columns if floorless else self.columns / (2 * float(self.sigma) ** 2)
+        if risen := _risen(rows, scale):
+            return risen
+        last = rows[-1]["loss"]
+        # A density as narrow as 1/400 of its length has a loss of −½ · 400².
+        if not floorless or last > -8e4 * self.columns:
             return None
         return (
-            f"the loss fell from {first:.3g} to {last:.3g} and has no floor: the data lie on a "
+            f"the loss fell to {last:.3g} and has no floor: the data lie on a "
             "thin manifold, or repeat, so that their density is infinite. Take "
             "method='denoising', which adds noise first."
         )
@@ -83,6 +90,7 @@ class NoiseMatching:
     """The noise-conditional loss with λ(σ) = σ² on a network of (x, σ): a score, or an energy."""
 
     levels: Numbers
+    columns: int = static()
     energy: bool = static()
 
     def loss(self, key: Array, model: Any, data: Array) -> Array:
@@ -108,13 +116,19 @@ class NoiseMatching:
 
     def trouble(self, rows: list[Row], /) -> str | None:
         """Stop when the loss is far above what predicting no noise at all costs."""
-        first, last = rows[0]["loss"], rows[-1]["loss"]
-        if len(rows) < 2 or last < 10 * first:
-            return None
-        return (
-            f"the loss rose from {first:.3g} to {last:.3g}. Take a smaller learning_rate or "
-            "clip=1.0."
-        )
+        return _risen(rows, self.columns / 2)
+
+
+def _risen(rows: list[Row], scale: float) -> str | None:
+    """Say that a loss is far above both its lowest value and the price of a score of 0."""
+    last, lowest = rows[-1]["loss"], min(row["loss"] for row in rows)
+    # A network whose first outputs are too large needs some epochs to come down.
+    if last < 10 * scale or (last < lowest + 10 * abs(lowest) and len(rows) < 5):
+        return None
+    return (
+        f"the loss is {last:.3g}, after {lowest:.3g}, where a score of 0 would cost {scale:.3g}. "
+        "Take a smaller learning_rate or clip=1.0."
+    )
 
 
 @pytree

@@ -1,6 +1,7 @@
 """What estimators made of networks share: scaling, draws, saving and loading without pickle."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from samplekit.core.errors import EstimatorError, StoreError
+from samplekit.core.errors import DataWarning, EstimatorError, StoreError
+from samplekit.estimators.noise_levels import ONE_POINT, findings
 from samplekit.estimators.trained import TrainedEstimator
 from samplekit.training.history import as_frame
 
@@ -40,6 +42,8 @@ class NetworkEstimator(TrainedEstimator):
         self, rows: NDArray[Any], *, isotropic: bool = False
     ) -> tuple[NDArray[Any], Any, Any]:
         """Return the rows to train on, their center and their scale, for all columns or each."""
+        if not np.ptp(rows, axis=0).any():
+            raise EstimatorError(ONE_POINT)
         real, dim = jnp.result_type(float), rows.shape[1]
         center, scale = np.zeros(dim), np.ones(() if isotropic else dim)
         if self.standardize:
@@ -48,6 +52,11 @@ class NetworkEstimator(TrainedEstimator):
             scale = np.where(scale > 0, scale, 1.0)
         scaled = ((rows - center) / scale).astype(real)
         return scaled, jnp.asarray(center, real), jnp.asarray(scale, real)
+
+    def _look_at(self, rows: NDArray[Any], sigma: float | None) -> None:
+        """Warn of data that score matching cannot handle; `sigma` is the noise they are given."""
+        for finding in findings(rows, sigma=sigma):
+            warnings.warn(f"About the data: {finding}", DataWarning, stacklevel=4)
 
     def save(self, path: str | Path) -> None:
         """Write the trained network and its history to a file: arrays and JSON, no pickle.
@@ -58,7 +67,8 @@ class NetworkEstimator(TrainedEstimator):
             The file; `load` reads it.
         """
         leaves = jax.tree.leaves(self._model())
-        plain = {k: v for k, v in self.get_params(deep=False).items() if _is_plain(v)}
+        given = {k: _plain(v) for k, v in self.get_params(deep=False).items()}
+        plain = {k: v for k, v in given.items() if v is not _OTHER}
         about = {
             "class": type(self).__name__,
             "parameters": plain,
@@ -135,5 +145,11 @@ def check_network(network: Any, dim: int, wanted: tuple[int, ...], *, level: boo
         raise EstimatorError(f"The network returns shape {shape} for {called}, but {what}.")
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
+_OTHER = object()
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a parameter: numbers, words and lists of numbers."""
+    if isinstance(value, list | tuple | np.ndarray | np.generic):
+        value = np.asarray(value).tolist()
+    return value if value is None or isinstance(value, str | int | float | list) else _OTHER

@@ -19,8 +19,23 @@ _OVERLAP = 0.5
 _FALLBACK = 1.5
 # The last level in standard deviations of the data: invisible beside the data's own spread.
 _LAST = 0.02
+# η²/(2σ²) at the last level where the ratio is not NCSNv2's. Its rule for the step supposes data
+# without width; modes wider than σ then never settle, and stay as wide as an earlier level left
+# them. With 0.2 the noise itself comes out 1/(1 − 0.2/2) = 1.11 times too wide in variance, which
+# the next level and the last denoising undo, while all wider than σ/√(0.2 · steps) settles.
+_STEP = 0.2
 # Rows that are compared with each other.
 _ROWS = 2000
+# Rows whose neighbourhoods are looked at, and the most columns for which that is quick.
+_PLACES, _COLUMNS = 200, 64
+# A neighbourhood this many times thinner than long is flat; one of a smooth density in d columns,
+# seen through 2d + 2 neighbours, is 1 : 6 (the singular values of a random matrix).
+_FLAT = 0.01
+
+ONE_POINT = (
+    "All rows are the same point, whose density is infinite: there is nothing to learn. Give rows "
+    "that differ."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +83,8 @@ def noise_levels(
     variance after `steps` steps closest to that of the level (Song and Ermon 2020,
     arXiv:2006.09011). In up to four dimensions the equation has no solution, as neighbouring levels
     overlap whatever their ratio: it is then 1.5. Where it asks for more than 1.5 it is 1.5 as well:
-    the rule looks at radii only, and in few dimensions leaves too few levels.
+    the rule looks at radii only, and in few dimensions leaves too few levels. With a ratio of 1.5
+    the step is √0.4 σ, longer than by the rule: see `langevin_size`.
 
     Examples
     --------
@@ -80,13 +96,11 @@ def noise_levels(
     """
     rows: Any = check_array(X, dtype="float64", ensure_min_samples=2)
     dim = rows.shape[1]
-    few = rows
-    if len(rows) > _ROWS:
-        few = rows[np.random.default_rng(0).choice(len(rows), _ROWS, replace=False)]
+    few = _some(rows)
     apart = _distances(few)
     widest, spread = float(apart.max()), float(np.sqrt(rows.var(axis=0).mean()))
     if not widest > 0:
-        raise EstimatorError("All rows are the same point: there is nothing to learn from them.")
+        raise EstimatorError(ONE_POINT)
     last = _LAST * spread if sigma_min is None else float(sigma_min)
     if not 0 < last < widest:
         raise EstimatorError(f"sigma_min={last:.3g} must lie between 0 and {widest:.3g}.")
@@ -101,8 +115,13 @@ def noise_levels(
         _why_ratio(dim, solved) if n_levels is None else f"{count} levels: given",
     ]
     ratio = float(levels[0] / levels[1])
-    step = langevin_step(levels, steps)
-    found = _findings(rows, apart, last)
+    step = langevin_size(levels, dim, steps)
+    reasons.append(
+        f"step: {'the rule of NCSNv2' if _by_rule(dim) else '√0.4 times the last level'}"
+    )
+    if _is_thin(few):
+        reasons.append("the data lie on a thin manifold: at no noise their score is infinite")
+    found = findings(few, sigma=last, apart=apart)
     return NoiseLevels(levels, ratio, steps, step, tuple(reasons), tuple(found))
 
 
@@ -125,6 +144,13 @@ def _ratio(dim: int) -> float | None:
     return None if 2 * dim <= 9 else float(brentq(excess, 1.0, 1e3))  # pyright: ignore[reportArgumentType]
 
 
+def _some(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return at most so many rows that all can be compared with each other."""
+    if len(rows) <= _ROWS:
+        return rows
+    return rows[np.random.default_rng(0).choice(len(rows), _ROWS, replace=False)]
+
+
 def _distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return all distances between rows; infinite precision is not needed, the range is."""
     centered = rows - rows.mean(axis=0)
@@ -133,24 +159,73 @@ def _distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt(np.maximum(squared, 0))
 
 
-def _findings(rows: NDArray[np.float64], apart: NDArray[np.float64], last: float) -> list[str]:
-    """Say what about the data is hard for a learned score."""
+def langevin_size(levels: Any, dim: int, steps: int) -> float:
+    """Return η of Langevin at the last of some levels: NCSNv2's where its ratio is, else √0.4 σ."""
+    if _by_rule(dim):
+        return langevin_step(levels, steps)
+    return math.sqrt(2 * _STEP) * float(levels[-1])
+
+
+def _by_rule(dim: int) -> bool:
+    return (_ratio(dim) or math.inf) <= _FALLBACK
+
+
+def findings(
+    rows: NDArray[Any], *, sigma: float | None = None, apart: NDArray[Any] | None = None
+) -> list[str]:
+    """Say what about data is hard for a learned score.
+
+    Parameters
+    ----------
+    rows
+        The data.
+    sigma
+        The smallest noise they will be seen through; None is none, as in implicit and sliced
+        losses.
+    apart
+        Distances of (some) rows, if they are known already.
+    """
     found = []
-    widths = np.sqrt(np.maximum(np.linalg.eigvalsh(np.cov(rows.T).reshape(rows.shape[1], -1)), 0))
-    thin = int((widths < last / 10).sum())
-    if thin:
+    rows = _some(rows)
+    apart = _distances(rows) if apart is None else apart
+    near = np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1)
+    middle, dim = float(np.median(near)), rows.shape[1]
+    if sigma is None:
+        if middle == 0:
+            found.append(
+                "most rows occur more than once, so that their density is infinite, and implicit "
+                "and sliced losses have no minimum. Take method='denoising', which adds noise."
+            )
+        elif _is_thin(rows):
+            found.append(
+                "they lie on a thin manifold, across which the density is infinite, and implicit "
+                "and sliced losses have no minimum. Take method='denoising', which adds noise."
+            )
+    elif sigma * math.sqrt(dim) < middle / 50:
         found.append(
-            f"the data are thinner than a tenth of the last level in {thin} of {rows.shape[1]} "
-            "directions: they lie on a manifold, where the score without noise is infinite. "
-            "Denoising losses see it through the noise; implicit and sliced ones have no minimum."
+            f"noise of scale {sigma:.3g} is far below the distance between neighbouring rows "
+            f"({middle:.3g}), so that a large network learns the rows by heart. Take more noise."
         )
-    away = np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1)
-    near = float(np.median(away))
-    if last < near / 10 / math.sqrt(rows.shape[1]):
-        found.append(
-            f"the last level is far below the distance between neighbouring rows ({near:.3g}): "
-            "a large network will learn the rows by heart there. Give a larger sigma_min."
-        )
-    if near == 0:
-        found.append("most rows occur more than once: their density is infinite without noise.")
     return found
+
+
+def _is_thin(rows: NDArray[Any]) -> bool:
+    """Say whether data are flat as a whole, or around most of their rows."""
+    rows = np.asarray(rows, np.float64)
+    dim, places = rows.shape[1], rows[: min(_PLACES, len(rows))]
+    if _flatness(rows) < 1e-4:
+        return True
+    count = 2 * dim + 2
+    if dim == 1 or dim > _COLUMNS or len(rows) < 10 * count:
+        return False
+    flat = []
+    for place in places:
+        near = np.argpartition(((rows - place) ** 2).sum(axis=1), count)[:count]
+        flat.append(_flatness(rows[near]))
+    return float(np.median(flat)) < _FLAT
+
+
+def _flatness(rows: NDArray[np.float64]) -> float:
+    """Return the least width of a cloud over its largest."""
+    widths = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    return float(widths[-1] / widths[0]) if widths[0] > 0 else 0.0

@@ -19,12 +19,12 @@ from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import as_function, pytree, static
 from samplekit.estimators.matching import NoiseMatching, Standardized
 from samplekit.estimators.network import NetworkEstimator, check_network
-from samplekit.estimators.noise_levels import noise_levels
+from samplekit.estimators.noise_levels import langevin_size, noise_levels
 from samplekit.estimators.score_network import score_function
 from samplekit.estimators.trained import TRAINING_CONSTRAINTS, all_or_nothing
 from samplekit.networks import InnerProductEnergy, NoiseConditionalMLP
 from samplekit.targets.density import Density, Score
-from samplekit.targets.paths import check_levels, langevin_step
+from samplekit.targets.paths import check_levels
 from samplekit.targets.space import Space, make_space
 
 # Langevin steps a level, for which the step size is chosen.
@@ -130,13 +130,13 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
         network: Any = None,
         conservative: bool = False,
         standardize: bool = True,
-        epochs: int = 100,
+        epochs: int = 200,
         batch_size: int = 128,
-        learning_rate: Any = 2e-3,
+        learning_rate: Any = 5e-3,
         schedule: str = "cosine",
         optimizer: Any = "adam",
         clip: float | None = 1.0,
-        average: float = 0.99,
+        average: float = 0.999,
         validation_fraction: float = 0.0,
         patience: int | None = None,
         checkpoint: str | Path | None = None,
@@ -178,7 +178,7 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
             self.levels_, self.step_size_ = self._levels(rows)
             rows, center, scale = self._standardized(rows, isotropic=True)
             levels = np.asarray(self.levels_ / float(scale), rows.dtype)
-            objective = NoiseMatching(levels, energy=self.conservative)
+            objective = NoiseMatching(levels, dim, energy=self.conservative)
             network = self._train(objective, self._fresh(dim, seed), rows, seed)
             self.network_ = Standardized(network, center, scale, energy=self.conservative)
         return self
@@ -191,7 +191,7 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
                 warnings.warn(f"About the data: {finding}", DataWarning, stacklevel=4)
             return chosen.levels, chosen.step_size
         levels = check_levels(self.levels, "noise")
-        return levels, langevin_step(levels, STEPS)
+        return levels, langevin_size(levels, rows.shape[1], STEPS)
 
     def family(self) -> LearnedFamily:
         """Return the learned targets of all levels, which `sk.anneal` takes as its path."""
@@ -240,7 +240,8 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
         rows = self._rows(X, "network_")
         scale = float(self.network_.scale)
         scaled = (rows - np.asarray(self.network_.center)) / np.asarray(scale, rows.dtype)
-        objective = NoiseMatching(np.asarray(self.levels_ / scale, rows.dtype), self.conservative)
+        levels = np.asarray(self.levels_ / scale, rows.dtype)
+        objective = NoiseMatching(levels, rows.shape[1], energy=self.conservative)
         return -float(_loss(objective, self.network_.net, scaled))
 
     def sample(self, n_samples: int = 1, steps: int = STEPS) -> NDArray[Any]:

@@ -134,8 +134,9 @@ class ScoreNetwork(NetworkEstimator):
             network = self._fresh(dim, seed)
             check_network(network, dim, () if self.conservative else (dim,))
             rows, center, scale = self._standardized(rows)
+            self._look_at(rows, self.sigma if self.method == "denoising" else None)
             sigma = np.asarray(self.sigma, rows.dtype)
-            objective = Matching(sigma, self.method, self.probes, energy=self.conservative)
+            objective = Matching(sigma, self.method, dim, self.probes, energy=self.conservative)
             network = self._train(objective, network, rows, seed)
             self.network_ = Standardized(network, center, scale, energy=self.conservative)
         return self

@@ -193,9 +193,9 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
         prepared = given.prepare(dim, dtype) if hasattr(given, "prepare") else given
         now = describe_kernel(prepared)
         for part in ("name", "settings", "metric", "parts"):
-            if now[part] != stored[part]:
+            if now[part] != stored.get(part, []):
                 raise ResumeError(
-                    f"The run was made with kernel {part} {stored[part]!r}, now given is "
+                    f"The run was made with kernel {part} {stored.get(part)!r}, now given is "
                     f"{now[part]!r}. Resume with the same kernel, or leave kernel= out."
                 )
         for what, was in (("step", tunes["step"]), ("metric", tunes["metric"])):
@@ -207,7 +207,7 @@ def _rebuild_kernel(given: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
                     "kernel= out."
                 )
         return given, prepared
-    if stored["parts"]:
+    if stored.get("parts"):
         kernel = _assembled(stored, dim, dtype)
         return kernel, kernel.prepare(dim, dtype)
     kernel, metric = _bare_kernel(stored, dim, dtype)
@@ -298,7 +298,7 @@ def _learned(name: str, attrs: dict[str, Any]) -> bool:
         return tunes["step"]
     if name.startswith("kernel.metric."):
         return tunes["metric"]
-    if attrs["kernel"]["parts"]:  # tuned by the kernel that holds them
+    if attrs["kernel"].get("parts"):  # tuned by the kernel that holds them
         return tunes["step"]
     return name in ("kernel.turn_time", "kernel.learning")  # warm-up times HMC's trajectories
 

@@ -17,6 +17,8 @@ from samplekit.targets.space import Space, make_space
 
 # Hidden states that are summed at a time; more would not fit into a processor's cache.
 _BLOCK = 2**12
+# Entries of a table of sums that is made at a time.
+_TABLE = 2**18
 
 
 class HiddenMoments(NamedTuple):
@@ -106,25 +108,23 @@ class GaussBernoulli:
         gauss = dim * math.log(2 * math.pi) / 2 + jnp.sum(self.log_variance) / 2
         return gauss + hidden * math.log(2)
 
-    def enumerate_hidden(self) -> HiddenMoments:
-        """Sum over all 2ⁿ hidden states.
+    def hidden_law(self) -> tuple[Array, Array]:
+        """Return l and Q of log w(H) = lᵀH + ½ HᵀQH, the visible units being integrated out.
 
-        With the visible units integrated out, log w(H) = (b + W(q∘c))ᵀH + ½ HᵀW diag(q) WᵀH: the
-        cost does not depend on the number of visible units.
+        l = b + W(q∘c), Q = W diag(q) Wᵀ: sums over H do not depend on the number of visible units.
         """
         scaled = self.weights * jnp.exp(-self.log_variance)[None]
-        linear = self.hidden_bias + scaled @ self.visible_bias
-        quadratic = scaled @ self.weights.T
+        return self.hidden_bias + scaled @ self.visible_bias, scaled @ self.weights.T
 
-        def log_weight(h: Array) -> Array:
-            return h @ linear + jnp.sum((h @ quadratic) * h, axis=1) / 2
-
-        return sum_over_states(log_weight, self.hidden_bias.size)
+    def enumerate_hidden(self) -> HiddenMoments:
+        """Sum over all 2ⁿ hidden states."""
+        linear, quadratic = self.hidden_law()
+        return sum_over_states(lambda h: _quadratic(h, linear, quadratic), self.hidden_bias.size)
 
     def log_normalizer(self) -> Array:
         """Return log Z, exactly, by the sum over all hidden states."""
         gauss = self.visible_bias.size * math.log(2 * math.pi) + jnp.sum(self.log_variance)
-        return gauss / 2 + self.enumerate_hidden().log_sum
+        return gauss / 2 + sum_of_halves(*self.hidden_law())
 
     def moments(self) -> tuple[Array, Array]:
         """Return the exact mean and covariance of the visible units."""
@@ -225,6 +225,38 @@ class BernoulliBernoulli:
         return sums.mean, sums.second - jnp.outer(sums.mean, sums.mean)
 
 
+def _quadratic(h: Array, linear: Array, quadratic: Array) -> Array:
+    return h @ linear + jnp.sum((h @ quadratic) * h, axis=1) / 2
+
+
+def _states(numbers: Array, units: int) -> Array:
+    """Return the binary digits of some numbers as rows."""
+    bits = numbers[:, None] >> jnp.arange(units)[None]
+    return (bits & 1).astype(jnp.result_type(float))
+
+
+def sum_of_halves(linear: Array, quadratic: Array) -> Array:
+    """Return log Σ_H exp(lᵀH + ½ HᵀQH), with half of the units along each axis of a table.
+
+    An entry of the table costs one product of the halves, n/2 multiplications in a matrix product
+    and an exponential, where H itself would cost n².
+    """
+    units = linear.size
+    half = units // 2
+    across = _states(jnp.arange(2**half), half)
+    inside = _quadratic(across, linear[:half], quadratic[:half, :half])
+    rows = min(2 ** (units - half), max(1, _TABLE >> half))
+
+    def block(total: Array, start: Array) -> tuple[Array, None]:
+        down = _states(start + jnp.arange(rows), units - half)
+        own = _quadratic(down, linear[half:], quadratic[half:, half:])
+        table = (down @ quadratic[half:, :half]) @ across.T + inside[None] + own[:, None]
+        return jnp.logaddexp(total, jax.nn.logsumexp(table)), None
+
+    empty = jnp.asarray(-jnp.inf, jnp.result_type(float))
+    return jax.lax.scan(block, empty, jnp.arange(0, 2 ** (units - half), rows))[0]
+
+
 def sum_over_states(log_weight: Any, units: int) -> HiddenMoments:
     """Sum exp(log_weight(H)) over all binary H of so many units, block by block.
 
@@ -241,8 +273,7 @@ def sum_over_states(log_weight: Any, units: int) -> HiddenMoments:
     def block(
         sums: tuple[Array, Array, Array], start: Array
     ) -> tuple[tuple[Array, Array, Array], None]:
-        bits = (low + start)[:, None] >> jnp.arange(units)[None]
-        h = (bits & 1).astype(jnp.result_type(float))
+        h = _states(low + start, units)
         log_w = log_weight(h)
         top, mean, second = sums
         new = jnp.maximum(top, jnp.max(log_w))

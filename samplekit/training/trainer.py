@@ -157,7 +157,7 @@ def train(
         )
     use_cache()
     params, code = eqx.partition(model, eqx.is_inexact_array)
-    fixed = _fixed(objective, (data, held_out), plan, seed, code)
+    fixed = _fixed((objective, code), (data, held_out), plan, seed)
     state, rows, stopped = _begin(fixed, params, _extras(plan)), [], ""
     facts = {"seed": seed} | describe(objective, (data, held_out)) if checkpoint else {}
     saved = Checkpoint(checkpoint, plan, facts) if checkpoint else None
@@ -182,8 +182,9 @@ def train(
 
 
 def _fixed(
-    objective: Objective, data: tuple[PyTree, PyTree], plan: Plan, seed: int, code: Any
+    what: tuple[Objective, Any], data: tuple[PyTree, PyTree], plan: Plan, seed: int
 ) -> _Fixed:
+    objective, code = what
     rows = _count(data[0])
     batch = min(plan.batch_size, rows)
     return _Fixed(

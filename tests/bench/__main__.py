@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from tests.bench import closed_form, cold, diagnose, fields, imports, many, peers, warm
+from tests.bench import anneal, closed_form, cold, diagnose, fields, imports, many, peers, warm
 from tests.bench.report import Options, Section, bar_rows, write
 
 WORKLOADS = {
@@ -13,6 +13,7 @@ WORKLOADS = {
     "warm": warm.measure,
     "diagnose": diagnose.measure,
     "many": many.measure,
+    "anneal": anneal.measure,
     "fields": fields.measure,
     **closed_form.MEASURES,
 }
@@ -35,7 +36,7 @@ def parse() -> tuple[list[str], Options]:
         parser.error(f"--rounds {rounds} is not a positive integer")
     folder = given.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    torch = peers.install() if "many" in names else peers.ready_python()
+    torch = peers.install() if {"many", "anneal"} & set(names) else peers.ready_python()
     return names, Options(folder, rounds, given.quick, torch)
 
 

@@ -255,6 +255,7 @@ def test_kernel_of_the_users_own(folder: Path) -> None:
         ("nutz", [], "Did you mean nuts"),
         ("langevin", [], "needs step_size: add --set step_size=0.1"),
         ("independence", [], r"holds a function \(draw\).*--kernel model.py:kernel"),
+        ("tempering", [], r"holds kernels \(kernel\).*--kernel model.py:kernel"),
         ("mala", ["stepsize=1"], "Did you mean step_size"),
         ("hmc", ["learning=1"], "It has: step_size, leapfrogs, target_accept, metric"),
         ("mala", ["step_size=-1"], "positive"),
