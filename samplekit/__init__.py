@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samplekit import diffusion as diffusion
     from samplekit import losses as losses
     from samplekit import networks as networks
     from samplekit import targets as targets
@@ -126,6 +127,7 @@ _HOME = {
     "tempered_path": "samplekit.targets.paths",
 }
 _MODULES = {
+    "diffusion": "samplekit.diffusion",
     "errors": "samplekit.core.errors",
     "families": "samplekit.estimators.families",
     "losses": "samplekit.losses",

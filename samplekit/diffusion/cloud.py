@@ -1,14 +1,16 @@
 """Where particles begin, and the DataTree they end in."""
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from samplekit.core.errors import TargetError
-from samplekit.diffusion.scores import Problem, denoise_program, flat_rows
+from samplekit.core.protocols import Numbers
+from samplekit.diffusion.processes import Process
+from samplekit.diffusion.scores import Problem, denoise_program, flat_rows, scale_rows
 from samplekit.sampling.labels import label
 from samplekit.sampling.run import Block, build_tree, group_attrs
 from samplekit.sampling.settings import make_settings
@@ -22,11 +24,17 @@ def begin(problem: Problem, start: Any, particles: int, key: Array) -> Array:
     """Return where the particles are at t_max, as rows of numbers."""
     dtype = problem.dtype
     if start is None:
-        scale = jnp.asarray(problem.process.prior_scale(problem.t_max), dtype)
-        return scale * jax.random.normal(key, (particles, problem.space.size), dtype)
+        shape, t_max = (particles, problem.space.size), np.asarray(problem.t_max, dtype)
+        return _from_prior(problem.process, shape, t_max, key)
     if callable(start):
         start = start(key, particles)
     return flat_rows(problem.space, start, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _from_prior(process: Process, shape: tuple[int, int], t: Numbers, key: Array) -> Array:
+    scale = process.prior_scale(t)
+    return scale * jax.random.normal(key, shape, scale.dtype)
 
 
 def as_tree(
@@ -60,10 +68,10 @@ def as_tree(
 
 
 def _data(problem: Problem, rows: Array, *, denoise: bool) -> np.ndarray:
-    t = jnp.asarray(problem.t_min, rows.dtype)
+    t = np.asarray(problem.t_min, rows.dtype)
     if denoise:
         return np.asarray(denoise_program(problem.path, problem.space, rows, t))
-    return np.asarray(rows / problem.process.marginal(t)[0])
+    return np.asarray(scale_rows(problem.process, rows, t, inward=False))
 
 
 def _named(problem: Problem, rows: np.ndarray) -> Block:

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from samplekit.diffusion.cloud import as_tree, begin
@@ -16,6 +16,7 @@ from samplekit.diffusion.scores import (
     check_count,
     flat_rows,
     make_times,
+    scale_rows,
     shape_of,
     unflat_rows,
 )
@@ -136,4 +137,4 @@ def encode(
 def data_rows(problem: Problem, data: Any) -> jax.Array:
     """Return data as rows of the process at t_min, a(t_min) times the data."""
     rows = flat_rows(problem.space, data, problem.dtype)
-    return rows * problem.process.marginal(jnp.asarray(problem.t_min, rows.dtype))[0]
+    return scale_rows(problem.process, rows, np.asarray(problem.t_min, rows.dtype), inward=True)

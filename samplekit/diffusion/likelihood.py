@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from samplekit.core.errors import SettingsError, TargetError
 from samplekit.core.protocols import DensityTarget, Position, Scalar
+from samplekit.core.pytree import pytree, static
 from samplekit.diffusion.flow import data_rows
 from samplekit.diffusion.ode import follow
 from samplekit.diffusion.processes import Process
@@ -23,15 +23,16 @@ from samplekit.diffusion.scores import (
 )
 from samplekit.losses.batch import Noise, draw_probes
 from samplekit.sampling.settings import make_key
+from samplekit.sampling.view import as_pytree, evaluate
 from samplekit.targets.space import Space
 
 
-@dataclasses.dataclass(frozen=True)
+@pytree
 class FlatPrior:
     """A density of flat vectors as one of positions."""
 
     density: DensityTarget
-    space: Space
+    space: Space = static()
 
     def log_density(self, x: Position, /) -> Scalar:
         """Return log p of the position's numbers."""
@@ -127,17 +128,22 @@ def log_likelihood(
         probes=directions,
     )  # fmt: skip
     ends = unflat_rows(problem.space, path[-1])
-    at_end = jax.vmap(density.log_density)(ends)
-    scale = problem.process.marginal(jnp.asarray(problem.t_min, rows.dtype))[0]
+    at_end, true = _log_density(density, ends), _true_density(problem)
+    scale = float(problem.process.marginal(problem.t_min)[0])
     # The data are x/a, so their density is a^d times that of x.
-    values = at_end + change.mean(axis=1) + problem.space.size * jnp.log(scale)
-    true = _true_density(problem)
+    change = np.asarray(change)
+    values = at_end + change.mean(axis=1) + problem.space.size * np.log(scale)
     return LogLikelihood(
-        np.asarray(values),
-        _standard_error(np.asarray(change)),
+        values,
+        _standard_error(change),
         ends,
-        None if true is None else np.asarray(at_end - jax.vmap(true.log_density)(ends)),
+        None if true is None else at_end - _log_density(true, ends),
     )
+
+
+def _log_density(target: Any, positions: Any) -> np.ndarray:
+    target = as_pytree(target)
+    return np.asarray(evaluate(target, positions, what="log_density", one_by_one=False))
 
 
 def _standard_error(change: np.ndarray) -> np.ndarray:

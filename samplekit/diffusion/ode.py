@@ -137,13 +137,14 @@ def follow(
     width = size * (probes.shape[1] if probes is not None else size if divergence == "exact" else 1)
     batch = min(len(rows), max(1, BATCH_NUMBERS // width))
     plan = Plan(problem.space, scheme, adaptive, keep, divergence, batch)
-    number = functools.partial(jnp.asarray, dtype=rows.dtype)
+    number = functools.partial(np.asarray, dtype=rows.dtype)
     way = Way(problem.path, number(times), number(error))
     x, change, arrived = solve(plan, way, (rows, probes))
+    arrived = np.asarray(arrived)
     if not arrived.all():
         raise TargetError(
             f"{int((~arrived).sum())} of {len(rows)} solutions of the flow gave up after "
             f"{MOST_STEPS} steps: the score is too steep, or not finite somewhere. Take a larger "
             'tolerance= or t_min=, or solver="heun" with enough steps.'
         )
-    return jnp.moveaxis(x, 1, 0), change
+    return jnp.asarray(np.moveaxis(np.asarray(x), 1, 0)), change

@@ -149,25 +149,34 @@ def reverse(
     return tree
 
 
-def coefficients(process: Process, solver: str, times: np.ndarray) -> np.ndarray:
-    """Return r, w and c of every step x' = r x + w · score + c z, (step, 3), in float64."""
+@functools.partial(jax.jit, static_argnums=1)
+def _tables(process: Process, solver: str, times: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return r, w and c of every step (step, 3), and the noise sd at every time."""
+    parts = getattr(process, solver)(times[:-1], times[1:])
+    full = [jnp.broadcast_to(part, times[1:].shape) for part in parts]
+    return jnp.stack(full, axis=1), process.marginal(times)[1]
+
+
+def tables(process: Process, solver: str, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return r, w and c of every step x' = r x + w · score + c z, and the noise sd at every time.
+
+    In double precision: differences of neighbouring times lose the digits of single precision.
+    """
     with jax.enable_x64(True):  # noqa: FBT003
-        # Differences of neighbouring times lose digits that single precision does not have.
-        parts = getattr(process, solver)(jnp.asarray(times[:-1]), jnp.asarray(times[1:]))
-        return np.stack([np.broadcast_to(np.asarray(p), times[1:].shape) for p in parts], axis=1)
+        steps, sd = _tables(process, solver, np.asarray(times, np.float64))
+        return np.asarray(steps), np.asarray(sd)
 
 
 def _route(
     problem: Problem, solver: str, times: np.ndarray, key: Any, *, corrector_steps: int = 0
 ) -> Route:
-    sd = np.asarray(problem.process.marginal(times)[1], np.float64)
-    number = functools.partial(jnp.asarray, dtype=problem.dtype)
+    steps, sd = tables(problem.process, solver, times)
     return Route(
         problem.path,
-        number(times),
-        number(coefficients(problem.process, solver, times)),
-        number(sd / max(sd[-1], LEAST_NOISE)),
-        jnp.asarray(corrector_steps, jnp.int32),
+        times.astype(problem.dtype),
+        steps.astype(problem.dtype),
+        (sd / max(sd[-1], LEAST_NOISE)).astype(problem.dtype),
+        np.int32(corrector_steps),
         key,
     )
 
@@ -202,18 +211,18 @@ def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], *, enabled: bool) -
     steps = len(route.times) - 1
     rows = {}
     if plan.corrects:
-        clock = (route.key, jnp.asarray(1, jnp.int32))
+        clock = (route.key, np.int32(1))
         one = jax.eval_shape(functools.partial(correct, plan), route, start, clock)[2]
-        rows = {name: jnp.zeros((steps, *s.shape), s.dtype) for name, s in one.items()}
-    frames = jnp.zeros((steps + 1 if plan.keep else 0, *x.shape), x.dtype)
-    frames = frames.at[0].set(x) if plan.keep else frames
+        rows = {name: np.zeros((steps, *s.shape), s.dtype) for name, s in one.items()}
+    frames = np.zeros((steps + 1 if plan.keep else 0, *x.shape), x.dtype)
+    frames[:1] = x
     cloud, at, count = Cloud(x, kernel, frames, rows), 0, 1.0
     with Progress(steps, enabled=enabled, unit="steps") as bar:
         bar.phase("compiling")
         while at < steps:
             end = min(steps, at + max(1, int(count)))
             began = time.perf_counter()
-            cloud = descend(plan, route, cloud, jnp.asarray([at, end], jnp.int32))
+            cloud = descend(plan, route, cloud, np.asarray([at, end], np.int32))
             jax.block_until_ready(cloud.x)
             # The first call compiles: it says only how long a step takes at most.
             speed = (end - at) / max(time.perf_counter() - began, 1e-6)
@@ -228,7 +237,7 @@ def _adaptive(plan: Plan, route: Route, x: jax.Array, tolerance: float) -> tuple
     """Solve adaptively; return the positions at the kept times and the number of steps."""
     if not (np.isfinite(tolerance) and tolerance > 0):
         raise SettingsError(f"tolerance={tolerance!r} is not a positive number.")
-    frames, arrived, steps = adapt(plan, route, x, jnp.asarray(tolerance, x.dtype))
+    frames, arrived, steps = adapt(plan, route, x, np.asarray(tolerance, x.dtype))
     if not arrived:
         raise TargetError(
             f"The adaptive solution gave up after {int(steps)} steps: the score is too steep, or "

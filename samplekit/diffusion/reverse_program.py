@@ -57,7 +57,7 @@ class Cloud:
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Array) -> Cloud:
+def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Numbers) -> Cloud:
     """Take the steps from bounds[0] up to bounds[1]."""
     step = functools.partial(_step, plan, route)
     return jax.lax.fori_loop(bounds[0], bounds[1], step, cloud)
@@ -78,7 +78,7 @@ def _step(plan: Plan, route: Route, i: Array, cloud: Cloud) -> Cloud:
 
 
 def correct(
-    plan: Plan, route: Route, now: tuple[Array, Any], clock: tuple[Array, Array]
+    plan: Plan, route: Route, now: tuple[Array, Any], clock: tuple[Array, Numbers]
 ) -> tuple[Array, Any, Stats]:
     """Move by the corrector, whose target is the law at the time of this index."""
     (x, kernel), (key, index) = now, clock
@@ -97,7 +97,7 @@ def correct(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def adapt(plan: Plan, route: Route, x: Array, tolerance: Array) -> tuple[Any, Array, Array]:
+def adapt(plan: Plan, route: Route, x: Array, tolerance: Numbers) -> tuple[Any, Array, Array]:
     """Solve the reverse SDE by Diffrax, with steps that all particles share.
 
     Return the positions at the route's times (the last one if they are not kept), whether the

@@ -1,6 +1,7 @@
 """The score of a process at every time, from a family over noise levels or from a function."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,14 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from samplekit.core.errors import SettingsError, TargetError
-from samplekit.core.protocols import DensityTarget, Position, Scalar, ScoreTarget, TargetFamily
+from samplekit.core.protocols import (
+    DensityTarget,
+    Numbers,
+    Position,
+    Scalar,
+    ScoreTarget,
+    TargetFamily,
+)
 from samplekit.core.pytree import Function, as_function, pytree
 from samplekit.diffusion.processes import Process
 from samplekit.networks.predictions import denoised_from_score
@@ -201,7 +209,7 @@ def flat_score(path: OverTime, space: Space, t: ArrayLike) -> Callable[[Array], 
 
 def flat_rows(space: Space, rows: Any, dtype: Any) -> Array:
     """Return positions with a leading axis as rows of numbers, or say what is wrong with them."""
-    given = [jnp.asarray(a, dtype) for a in jax.tree.leaves(rows)]
+    given = [np.asarray(a, dtype) for a in jax.tree.leaves(rows)]
     want = [leaf.shape for leaf in space.leaves]
     counts = {a.shape[0] if a.ndim else 0 for a in given}
     if [a.shape[1:] for a in given] != want or len(counts) != 1 or not counts.pop():
@@ -209,7 +217,7 @@ def flat_rows(space: Space, rows: Any, dtype: Any) -> Array:
             f"The positions have shape {[a.shape for a in given]}, but those of this score have "
             f"{want} behind an axis that counts them. One position x is x[None]."
         )
-    return jnp.concatenate([a.reshape(a.shape[0], -1) for a in given], axis=1)
+    return jnp.asarray(np.concatenate([a.reshape(a.shape[0], -1) for a in given], axis=1))
 
 
 def shape_of(rows: Any) -> tuple[int, ...] | None:
@@ -220,6 +228,11 @@ def shape_of(rows: Any) -> tuple[int, ...] | None:
 
 def unflat_rows(space: Space, rows: Array) -> Any:
     """Return rows of numbers as positions with a leading axis."""
+    return _unflat(space, rows)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _unflat(space: Space, rows: Array) -> Any:
     return jax.vmap(space.unravel)(rows)
 
 
@@ -228,6 +241,13 @@ def denoise_rows(path: OverTime, space: Space, rows: Array, t: ArrayLike) -> Arr
     scale, sd = path.process.marginal(jnp.asarray(t, rows.dtype))
     score = jax.vmap(flat_score(path, space, t))(rows)
     return denoised_from_score(score, rows, sd, scale=scale)
+
+
+@functools.partial(jax.jit, static_argnames="inward")
+def scale_rows(process: Process, rows: Array, t: Numbers, *, inward: bool) -> Array:
+    """Return the position a·x of the process at t for data, or with `inward` False data for it."""
+    scale = process.marginal(t)[0]
+    return rows * scale if inward else rows / scale
 
 
 denoise_program = jax.jit(denoise_rows, static_argnums=1)
@@ -263,5 +283,5 @@ def denoise(process: Process, score: Score, x: Any, t: float) -> Any:
     """
     problem = make_problem(process, score, dim=shape_of(x), t_min=0.0, t_max=1.0)
     rows = flat_rows(problem.space, x, problem.dtype)
-    time = jnp.asarray(t, rows.dtype)
+    time = np.asarray(t, rows.dtype)
     return unflat_rows(problem.space, denoise_program(problem.path, problem.space, rows, time))

@@ -1,7 +1,6 @@
 """The scikit-learn estimator common to user-written and named exponential families."""
 
 import abc
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from numbers import Real
@@ -14,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from samplekit.core.errors import EstimatorError
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.boundary import check_boundary
 from samplekit.estimators.domains import Torus
 from samplekit.estimators.linear import Matrix, Solution, Vector, normal_quantile, sandwich
@@ -93,7 +93,7 @@ class ScoreMatching(DensityMixin, BaseEstimator, abc.ABC):
             JAX devices to use; None takes all of this process. Given devices of several processes
             (`jax.distributed`), each process fits its own rows and the sums are added up over all.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._validate_params()
             vars(self).pop("_fitted", None)
             self._absorb(X, sample_weight, devices)
@@ -107,21 +107,10 @@ class ScoreMatching(DensityMixin, BaseEstimator, abc.ABC):
         The first rows must suffice for a fit. Of the data a uniform subset is kept, from which the
         standard errors are computed: see `errors`.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._validate_params()
             self._absorb(X, sample_weight, devices, more=True)
         return self
-
-    @contextlib.contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was if anything fails."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
 
     def _absorb(self, X: Any, sample_weight: Any, devices: Any, *, more: bool = False) -> None:
         old: Fitted | None = vars(self).get("_fitted")

@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from samplekit.core.errors import EstimatorError
 from samplekit.core.pytree import as_function, pytree, static
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.base import ScoreMatching, checked_weights
 from samplekit.estimators.density import values_of
 from samplekit.estimators.domains import Domain, Rows
@@ -162,7 +163,7 @@ class ConditionalFamily(ScoreMatching):
         devices
             As in `ExponentialFamily.fit`.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._validate_params()
             vars(self).pop("_fitted", None)
             self._absorb(self._joined(X, y, reset=True), sample_weight, devices)
@@ -172,7 +173,7 @@ class ConditionalFamily(ScoreMatching):
         self, X: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
     ) -> Self:
         """Add rows to those seen before; the options are those of `fit`."""
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._validate_params()
             reset = "_fitted" not in vars(self)
             rows = self._joined(X, y, reset=reset)

@@ -115,7 +115,10 @@ class ChainContrast:
         )
         ends = jax.lax.stop_gradient(state.position)
         fine = jnp.all(jnp.isfinite(ends), axis=1, keepdims=True)
-        numbers = {"acceptance": jnp.mean(rates), "lost_chains": 1 - jnp.mean(fine)}
+        numbers = {
+            "acceptance": jnp.mean(rates),
+            "lost_chains": jnp.mean(jnp.where(fine, 0.0, 1.0)),
+        }
         return jnp.where(fine, ends, begin), kernel, numbers
 
     def held_out(self, key: Array, model: Any, data: Array, /) -> Array:

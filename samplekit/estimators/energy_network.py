@@ -14,10 +14,12 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit import losses
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.contrast import ChainContrast, fitted_kernel
 from samplekit.estimators.matching import METHODS, Matching, Standardized, matching_score
 from samplekit.estimators.network import NetworkEstimator, check_network
-from samplekit.estimators.trained import TRAINING_CONSTRAINTS, all_or_nothing
+from samplekit.estimators.noise_levels import findings
+from samplekit.estimators.trained import TRAINING_CONSTRAINTS
 from samplekit.networks import EnergyMLP
 from samplekit.targets.density import from_energy
 from samplekit.targets.space import make_space
@@ -184,7 +186,8 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
             check_network(network, dim, ())
             rows, center, scale = self._standardized(rows)
             if self.method in METHODS:
-                self._look_at(rows, self.sigma if self.method == "denoising" else None)
+                noise = self.sigma if self.method == "denoising" else None
+                self._say(findings(rows, sigma=noise))
             held = round(self.validation_fraction * len(rows))
             objective = self._objective(dim, len(rows) - held)
             network = self._train(objective, network, rows, seed)

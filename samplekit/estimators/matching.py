@@ -126,8 +126,8 @@ def _risen(rows: list[Row], scale: float) -> str | None:
     if last < 10 * scale or (last < lowest + 10 * abs(lowest) and len(rows) < 5):
         return None
     return (
-        f"the loss is {last:.3g}, after {lowest:.3g}, where a score of 0 would cost {scale:.3g}. "
-        "Take a smaller learning_rate or clip=1.0."
+        f"the loss is {last:.3g}, where a score of 0 would cost {scale:.3g}. Take a smaller "
+        "learning_rate or clip=1.0."
     )
 
 

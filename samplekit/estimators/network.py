@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit.core.errors import DataWarning, EstimatorError, StoreError
-from samplekit.estimators.noise_levels import ONE_POINT, findings
+from samplekit.estimators.noise_levels import ONE_POINT
 from samplekit.estimators.trained import TrainedEstimator
 from samplekit.training.history import as_frame
 
@@ -53,9 +54,9 @@ class NetworkEstimator(TrainedEstimator):
         scaled = ((rows - center) / scale).astype(real)
         return scaled, jnp.asarray(center, real), jnp.asarray(scale, real)
 
-    def _look_at(self, rows: NDArray[Any], sigma: float | None) -> None:
-        """Warn of data that score matching cannot handle; `sigma` is the noise they are given."""
-        for finding in findings(rows, sigma=sigma):
+    def _say(self, findings: Iterable[str]) -> None:
+        """Warn of data that cannot be learned well."""
+        for finding in findings:
             warnings.warn(f"About the data: {finding}", DataWarning, stacklevel=4)
 
     def save(self, path: str | Path) -> None:

@@ -1,6 +1,5 @@
 """The score of data at every noise level, by one network."""
 
-import warnings
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -14,14 +13,15 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from samplekit.core.errors import DataWarning, EstimatorError
+from samplekit.core.errors import EstimatorError
 from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import as_function, pytree, static
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.matching import NoiseMatching, Standardized
 from samplekit.estimators.network import NetworkEstimator, check_network
-from samplekit.estimators.noise_levels import langevin_size, noise_levels
+from samplekit.estimators.noise_levels import findings, langevin_size, noise_levels
 from samplekit.estimators.score_network import score_function
-from samplekit.estimators.trained import TRAINING_CONSTRAINTS, all_or_nothing
+from samplekit.estimators.trained import TRAINING_CONSTRAINTS
 from samplekit.networks import InnerProductEnergy, NoiseConditionalMLP
 from samplekit.targets.density import Density, Score
 from samplekit.targets.paths import check_levels
@@ -187,10 +187,10 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
         """Return the levels, given or chosen, and the step of Langevin at the last."""
         if self.levels is None or np.ndim(self.levels) == 0:
             chosen = noise_levels(rows, n_levels=self.levels)
-            for finding in chosen.findings:
-                warnings.warn(f"About the data: {finding}", DataWarning, stacklevel=4)
+            self._say(chosen.findings)
             return chosen.levels, chosen.step_size
         levels = check_levels(self.levels, "noise")
+        self._say(findings(rows, sigma=float(levels[-1])))
         return levels, langevin_size(levels, rows.shape[1], STEPS)
 
     def family(self) -> LearnedFamily:

@@ -13,10 +13,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
 from samplekit.core.errors import DataWarning, EstimatorError
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.rbm_base import BoltzmannMachine, as_real
 from samplekit.estimators.rbm_fisher import fisher_gradient
 from samplekit.estimators.rbm_objectives import Fisher
-from samplekit.estimators.trained import all_or_nothing
 from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
 
 # Standard deviations beyond these do not fit visible units of unit variance.
@@ -98,7 +98,7 @@ class GaussBernoulliRBM(BoltzmannMachine):
         chains: int | None = None,
         epochs: int = 50,
         batch_size: int = 100,
-        learning_rate: Any = 1e-3,
+        learning_rate: Any = 0.01,
         schedule: str = "constant",
         optimizer: Any = "adam",
         clip: float | None = None,
@@ -277,8 +277,8 @@ class BernoulliRBM(BoltzmannMachine):
         gibbs_steps: int = 1,
         chains: int | None = None,
         epochs: int = 50,
-        batch_size: int = 100,
-        learning_rate: Any = 1e-3,
+        batch_size: int = 10,
+        learning_rate: Any = 0.01,
         schedule: str = "constant",
         optimizer: Any = "adam",
         clip: float | None = None,

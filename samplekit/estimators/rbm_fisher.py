@@ -21,7 +21,6 @@ second wins where hidden units are few.
 import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -68,7 +67,7 @@ def direct(machine: GaussBernoulli, rows: Array, *, unit: bool) -> FisherGradien
     scaled = rows if unit else q[None] * rows
     # Hidden units lie along rows here: products with W then need no transposition of the large
     # factor, which is worth a tenth of the time.
-    rho = jax.nn.sigmoid(W @ scaled.T + machine.hidden_bias[:, None])
+    rho = _sigmoid(W @ scaled.T + machine.hidden_bias[:, None])
     slope = rho * (1 - rho)
     r = rho.T @ W + (machine.visible_bias[None] - rows)
     t = r if unit else (q**2)[None] * r
@@ -128,9 +127,14 @@ def gram_of_unit(machine: GaussBernoulli, rows: Array) -> FisherGradient:
     return _gradient(machine, loss, (dW, jnp.mean(g, axis=0), p + c - mean_v, jnp.zeros_like(c)))
 
 
+def _sigmoid(a: Array) -> Array:
+    """Return the logistic function by tanh, which saves a division and some percent of an epoch."""
+    return 0.5 + 0.5 * jnp.tanh(0.5 * a)
+
+
 def _hidden(inner: Array, machine: GaussBernoulli) -> tuple[Array, Array]:
     """Return ρ and ρ' of every row."""
-    rho = jax.nn.sigmoid(inner + machine.hidden_bias[None])
+    rho = _sigmoid(inner + machine.hidden_bias[None])
     return rho, rho * (1 - rho)
 
 

@@ -14,9 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit import losses
 from samplekit.core.errors import EstimatorError
+from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.matching import METHODS, Matching, Standardized, matching_score
 from samplekit.estimators.network import NetworkEstimator, check_network
-from samplekit.estimators.trained import TRAINING_CONSTRAINTS, all_or_nothing
+from samplekit.estimators.noise_levels import findings
+from samplekit.estimators.trained import TRAINING_CONSTRAINTS
 from samplekit.networks import MLP, EnergyMLP
 from samplekit.targets.density import from_energy, from_score
 
@@ -134,7 +136,8 @@ class ScoreNetwork(NetworkEstimator):
             network = self._fresh(dim, seed)
             check_network(network, dim, () if self.conservative else (dim,))
             rows, center, scale = self._standardized(rows)
-            self._look_at(rows, self.sigma if self.method == "denoising" else None)
+            noise = self.sigma if self.method == "denoising" else None
+            self._say(findings(rows, sigma=noise))
             sigma = np.asarray(self.sigma, rows.dtype)
             objective = Matching(sigma, self.method, dim, self.probes, energy=self.conservative)
             network = self._train(objective, network, rows, seed)

@@ -1,8 +1,6 @@
 """What all estimators that are trained by gradients share: settings, data, history."""
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,18 +104,6 @@ class TrainedEstimator(BaseEstimator):
         """Draw the numbers of every epoch; return a matplotlib figure."""
         check_is_fitted(self, "history_")
         return plot_history(self.history_, type(self).__name__)
-
-
-@contextlib.contextmanager
-def all_or_nothing(estimator: Any) -> Iterator[None]:
-    """Leave the estimator as it was if anything fails."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
 
 
 def _split(X: NDArray[Any], fraction: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:

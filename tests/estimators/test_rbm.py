@@ -1,6 +1,8 @@
 """Boltzmann machines as estimators: planted machines, chains, units, refusals, scikit-learn."""
 
+import os
 import pickle
+import signal
 import warnings
 
 import jax
@@ -16,7 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import samplekit as sk
 from samplekit.core.errors import DataWarning, EstimatorError, ResumeError, TrainingError
 from samplekit.core.pytree import pytree
-from samplekit.estimators.rbm_objectives import Contrastive
+from samplekit.estimators.rbm_objectives import Contrastive, Fisher
 from samplekit.targets.boltzmann import GaussBernoulli
 
 QUIET = {"progress": False, "random_state": 0}
@@ -56,7 +58,8 @@ def binary():
 def planted(count, seed=0):
     """Return a machine of 16 × 10 units and exact rows of it, by its 2¹⁰ hidden states."""
     random = np.random.default_rng(7)
-    weights, b, c = random.normal(size=(10, 16)), random.normal(size=10), random.normal(size=16)
+    weights, c = 0.5 * random.normal(size=(10, 16)), random.normal(size=16)
+    b = -weights @ c - weights @ weights.sum(axis=0) / 2  # every unit is on half of the time
     machine = GaussBernoulli.of(*(jnp.asarray(p, jnp.float32) for p in (weights, b, c, 0 * c)))
     states = (np.arange(1024)[:, None] >> np.arange(10) & 1).astype(float)
     log_w = states @ b + ((states @ weights + c) ** 2).sum(axis=1) / 2
@@ -77,15 +80,15 @@ def test_fisher_training_recovers_a_planted_density():
     machine, rows = planted(22_000)
     train, test = rows[:20_000], rows[20_000:]
     model = sk.GaussBernoulliRBM(
-        10, epochs=60, batch_size=200, learning_rate=0.01, schedule="cosine", **QUIET
+        10, epochs=60, batch_size=200, learning_rate=0.03, schedule="cosine", **QUIET
     ).fit(train)
     truth = as_fitted(machine).log_likelihood(test)
     lost = (truth - model.log_likelihood(test)).mean()
     # 186 parameters and 20,000 rows cost a maximum of likelihood 186/40,000 = 0.005 nats; score
-    # matching is allowed ten times that. Independent Gaussians lose whole nats.
+    # matching is allowed five times that. Independent Gaussians lose 1.8.
     alone = -((test - train.mean(0)) ** 2 / train.var(0) + np.log(2 * np.pi * train.var(0))) / 2
-    assert lost < 0.05
-    assert (truth - alone.sum(axis=1)).mean() > 20 * 0.05
+    assert lost < 0.025
+    assert (truth - alone.sum(axis=1)).mean() > 1
     # The held-out Fisher score, too, is the true machine's.
     assert abs(model.score(test) - as_fitted(machine).score(test)) < 0.05
 
@@ -98,7 +101,7 @@ def test_contrastive_training_comes_near_a_planted_density(method):
     settings = {"epochs": 60, "batch_size": 200, "learning_rate": 0.01, "schedule": "cosine"}
     model = sk.GaussBernoulliRBM(10, method=method, **settings, **QUIET).fit(rows[:20_000])
     lost = as_fitted(machine).log_likelihood(rows[20_000:]) - model.log_likelihood(rows[20_000:])
-    assert lost.mean() < 0.5  # CD-1 is biased; independent Gaussians lose more than one nat
+    assert lost.mean() < 0.3  # CD-1 is biased, PCD noisy; independent Gaussians lose 1.8
 
 
 def test_learned_variances_are_found():
@@ -128,10 +131,12 @@ def test_persistent_chains_return_to_their_slots():
     data = jnp.stack([jnp.arange(50.0), jnp.zeros(50), jnp.zeros(50)], axis=1)
     key = jax.random.key(0)
     start = carry = objective.start(key, machine, data)
+    assert start is not None
     assert len(np.unique(start[:, 0])) == 40
     for batch in range(30):
         here = jax.random.fold_in(key, batch)
         _, carry, _ = objective.gradient(here, machine, carry, data[:10])
+    assert carry is not None
     np.testing.assert_array_equal(carry[:, 0], start[:, 0])
     np.testing.assert_array_equal(carry[:, -1], 30 * 5)
 
@@ -193,7 +198,7 @@ def test_standardize_is_the_same_machine_in_units_of_the_data(variance):
 
 def test_single_and_double_rows_give_the_same_machine(fitted):
     again = gauss().fit(real_rows().astype(np.float32))
-    np.testing.assert_array_equal(again.components_, fitted.components_)
+    np.testing.assert_allclose(again.components_, fitted.components_, rtol=1e-4, atol=1e-6)
     assert fitted.transform(real_rows().astype(np.float32)).dtype == np.float32
 
 
@@ -270,18 +275,18 @@ def test_checkpoints_continue_a_fit(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_learned_and_warns(monkeypatch):
-    import os
-    import signal
-
-    from samplekit.estimators.rbm_objectives import Fisher
-
     def press(self, rows):
         if len(rows) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Fisher, "trouble", press)
-    with pytest.warns(UserWarning, match="after 2 of 50 epochs"):
-        model = gauss(epochs=50).fit(real_rows())
+    # A test that runs in the background of a shell does not hear of Ctrl-C otherwise.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match="after 2 of 50 epochs"):
+            model = gauss(epochs=50).fit(real_rows())
+    finally:
+        signal.signal(signal.SIGINT, before)
     np.testing.assert_array_equal(model.components_, gauss(epochs=2).fit(real_rows()).components_)
 
 

@@ -42,6 +42,7 @@ def run(path=None, plan=PLAN, seed=4, noise=0.3, data=None, held=None, objective
 
 if __name__ == "__main__":
     checkpoint._EVERY = 0.0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a shell
     # A pause after each epoch, so that a signal can hit the training half-way.
     Quadratic.trouble = lambda self, rows: time.sleep(0.01)
     print(run(sys.argv[1]).stopped)

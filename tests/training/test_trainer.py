@@ -218,6 +218,14 @@ def test_trouble_that_the_objective_sees_stops():
     assert len(e.value.history) == 3
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Python's own handler; a test that runs in the background of a shell has none."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytree
 class PressesCtrlC(Quadratic):
     """Sends the signal of Ctrl-C to its own process after the second epoch."""
@@ -227,7 +235,7 @@ class PressesCtrlC(Quadratic):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_ends_after_the_epoch_and_returns_what_was_learned():
+def test_ctrl_c_ends_after_the_epoch_and_returns_what_was_learned(heeds_ctrl_c):
     found = trained(Plan(epochs=9), PressesCtrlC(jnp.arange(1.0, 4.0)))
     assert found.stopped == "it was interrupted"
     assert len(found.history) == 2
@@ -236,7 +244,7 @@ def test_ctrl_c_ends_after_the_epoch_and_returns_what_was_learned():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_in_the_last_epoch_is_no_interruption():
+def test_ctrl_c_in_the_last_epoch_is_no_interruption(heeds_ctrl_c):
     assert trained(Plan(epochs=2), PressesCtrlC(jnp.ones(3))).stopped == ""
 
 
