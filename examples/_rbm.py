@@ -84,7 +84,7 @@ def tile(rows, side, across):
 def film(path, rows, hidden, best, epochs):
     """Write the weights of every method as they grow: each fit goes on from the last one's file."""
     side = round(rows.shape[1] ** 0.5)
-    figure, axes = plt.subplots(1, 3, figsize=(6.6, 2.2))
+    figure, axes = plt.subplots(1, 3, figsize=(6.6, 1.5))
 
     def frame(epoch):
         for ax, (method, name) in zip(axes, NAMES.items(), strict=True):
@@ -93,9 +93,9 @@ def film(path, rows, hidden, best, epochs):
             weights = train(method, hidden, rows, **settings).components_
             ax.clear()
             limit = np.abs(weights).max()
-            ax.imshow(tile(weights[:20], side, 5), cmap="RdBu_r", vmin=-limit, vmax=limit)
+            ax.imshow(tile(weights[:10], side, 5), cmap="RdBu_r", vmin=-limit, vmax=limit)
             ax.set(title=f"{name}, epoch {epoch}", xticks=[], yticks=[])
 
     with tempfile.TemporaryDirectory() as folder:
-        FuncAnimation(figure, frame, epochs).save(path, PillowWriter(fps=3), dpi=60)
+        FuncAnimation(figure, frame, epochs).save(path, PillowWriter(fps=3), dpi=50)
     plt.close(figure)

@@ -12,7 +12,7 @@ from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, flat_score
 from samplekit.kernels.base import library_rules
-from samplekit.sampling.anneal_program import _rescaled, _walk
+from samplekit.sampling.anneal_program import rescaled, walk
 from samplekit.sampling.view import View, with_space
 
 # An adaptive solution gives up after this many steps, and says so.
@@ -85,15 +85,15 @@ def correct(
     target = with_space(route.path.at(route.times[index]), plan.space)
     view = View(target, plan.flat)
     factor = route.noise[index]
-    wide = _rescaled(kernel, factor)
+    wide = rescaled(kernel, factor)
     key_init, key_step = jax.random.split(key)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key_init, jnp.arange(plan.particles))
     start = x if plan.flat else jax.vmap(plan.space.unravel)(x)
     state = jax.vmap(lambda k, p: wide.init(k, p, view.for_kernel))(keys, start)
-    # `_walk` reads particles, tunes and goal of a plan, which this one has as well.
-    state, wide, stats = _walk(plan, view, (state, wide), (key_step, route.corrector_steps))  # pyright: ignore
+    # `walk` reads particles, tunes and goal of a plan, which this one has as well.
+    state, wide, stats = walk(plan, view, (state, wide), (key_step, route.corrector_steps))  # pyright: ignore
     x = state.position if plan.flat else jax.vmap(plan.space.ravel)(state.position)
-    return x, _rescaled(wide, 1 / factor) if plan.tunes else kernel, stats
+    return x, rescaled(wide, 1 / factor) if plan.tunes else kernel, stats
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -125,13 +125,13 @@ def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any
             draw = functools.partial(_resample, key_resample)
             cloud = jax.lax.cond(few | last, draw, lambda c: c, cloud)
     factor = level / route.levels[-1] if plan.noise else jnp.ones_like(level)
-    kernel = _rescaled(cloud.kernel, factor)
+    kernel = rescaled(cloud.kernel, factor)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key_init, jnp.arange(plan.particles))
     target = view.for_kernel
     state = jax.vmap(lambda k, x: kernel.init(k, x, target))(keys, cloud.position)
-    state, kernel, stats = _walk(plan, view, (state, kernel), (key_step, route.steps))
+    state, kernel, stats = walk(plan, view, (state, kernel), (key_step, route.steps))
     new = dataclasses.replace(
-        cloud, position=state.position, kernel=_rescaled(kernel, 1 / factor) if plan.tunes else
+        cloud, position=state.position, kernel=rescaled(kernel, 1 / factor) if plan.tunes else
         cloud.kernel,
     )  # fmt: skip
     row: dict[str, Any] = {"stats": stats | weights}
@@ -140,7 +140,7 @@ def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any
     return new, row
 
 
-def _rescaled(kernel: Any, factor: Array) -> Any:
+def rescaled(kernel: Any, factor: Array) -> Any:
     """Return the kernel for a target that is wider; one of the user's own stays as it is."""
     if not isinstance(kernel, Base):
         return kernel
@@ -148,7 +148,7 @@ def _rescaled(kernel: Any, factor: Array) -> Any:
     return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), kernel, changed)
 
 
-def _walk(
+def walk(
     plan: Plan, view: View, start: tuple[Any, Any], clock: tuple[Array, Array]
 ) -> tuple[Any, Any, Stats]:
     """Take the steps of one level; an open step size is tuned in the first half of them."""
