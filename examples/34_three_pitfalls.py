@@ -58,10 +58,8 @@ def low_density(axes, target, rows, settings):
 def slow_mixing(axes, target, model, particles):
     """Start all particles in the small mode."""
     begin = lambda key, n: jax.random.normal(key, (n, 2)) - 5.0  # noqa: E731
-    paths = [
-        sk.noise_path(model.family(), levels, start=begin)
-        for levels in (model.levels_[-1:], model.levels_)
-    ]
+    both = (model.levels_[-1:], model.levels_)
+    paths = [sk.noise_path(model.family(), levels, start=begin) for levels in both]
     kernels = (sk.Langevin(0.1**0.5), sk.Langevin(float(model.step_size_)))
     for ax, path, kernel, steps in zip(axes, paths, kernels, (1500, 100), strict=True):
         out = sk.anneal(path, kernel, steps=steps, particles=particles, progress=False)

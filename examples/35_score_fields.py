@@ -44,7 +44,7 @@ def exact_score(rows, at):
 
 def arrows(ax, rows, at, scores, title):
     """Draw a field over the rows; arrows as long as the square root of the score."""
-    scatter(ax, rows, 1500)
+    scatter(ax, rows, 600)
     root = scores / np.sqrt(np.maximum(np.linalg.norm(scores, axis=1), 1e-9))[:, None]
     ax.quiver(*at.T, *root.T, color=INK, pivot="mid", width=0.005, alpha=0.8)
     ax.set(title=title, xticks=[], yticks=[], aspect="equal")
@@ -55,7 +55,7 @@ def main():
     count = 1000 if args.quick else 5000
     settings = {"sigma": SIGMA, "standardize": False, "learning_rate": 3e-3}
     settings |= {"epochs": 10 if args.quick else 150, "random_state": 0, "progress": False}
-    figure, axes = plt.subplots(2, 4, figsize=(12, 6.4))
+    figure, axes = plt.subplots(2, 4, figsize=(10.4, 5.6))
     for column, (name, draw) in zip(axes.T, DATA.items(), strict=True):
         rows, many = draw(count, 0), draw(4 * count, 1)
         # One scale for both columns, so that the noise is round.
@@ -68,7 +68,7 @@ def main():
         error = np.square(model.stein_score(fresh) - truth).sum() / np.square(truth).sum()
         print(f"{name:13s} relative error of the learned score {error:.3f}")
         ends = zip(rows.min(axis=0) - 0.3, rows.max(axis=0) + 0.3, strict=True)
-        grid = np.meshgrid(*(np.linspace(low, high, 18) for low, high in ends))
+        grid = np.meshgrid(*(np.linspace(low, high, 15) for low, high in ends))
         at = np.stack([g.ravel() for g in grid], axis=1).astype(np.float32)
         arrows(column[0], rows, at, exact_score(many, at), f"{name}: exact")
         arrows(column[1], rows, at, model.stein_score(at), f"learned, error {error:.2f}")

@@ -18,8 +18,11 @@ from samplekit.networks import NoiseConditionalMLP
 
 
 def told_apart(x, held):
-    """Return the accuracy of a forest that tells equally many generated and real digits apart."""
-    both = np.concatenate([np.clip(x[: len(held)], 0, 1), held])
+    """Return the accuracy of a forest on equally many generated and real digits.
+
+    Real pixels are multiples of 1/16 between 0 and 1: generated ones are rounded to such.
+    """
+    both = np.concatenate([np.clip(np.round(16 * x[: len(held)]) / 16, 0, 1), held])
     label = np.repeat([0, 1], len(held))
     forest = RandomForestClassifier(200, random_state=0)
     return cross_val_score(forest, both, label, cv=5).mean()
@@ -41,7 +44,7 @@ def main():
     count = 400 if args.quick else 2000
     levels = sk.noise_levels(train, sigma_min=0.05, steps=20)
     print(levels)
-    width, epochs = (64, 20) if args.quick else (512, 1000)
+    width, epochs = (64, 20) if args.quick else (512, 2000)
     model = sk.NoiseConditionalScoreNetwork(
         levels.levels,
         network=NoiseConditionalMLP(jax.random.key(0), 64, width=width, depth=3),

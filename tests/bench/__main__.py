@@ -4,7 +4,18 @@ import argparse
 import os
 from pathlib import Path
 
-from tests.bench import anneal, closed_form, cold, diagnose, fields, imports, many, peers, warm
+from tests.bench import (
+    anneal,
+    boltzmann,
+    closed_form,
+    cold,
+    diagnose,
+    fields,
+    imports,
+    many,
+    peers,
+    warm,
+)
 from tests.bench.report import Options, Section, bar_rows, write
 
 WORKLOADS = {
@@ -16,6 +27,7 @@ WORKLOADS = {
     "anneal": anneal.measure,
     "fields": fields.measure,
     **closed_form.MEASURES,
+    **boltzmann.MEASURES,
 }
 
 

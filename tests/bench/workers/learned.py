@@ -60,7 +60,7 @@ def floor():
     jax.block_until_ready(epoch(begin, jax.random.key(0), batches))
 
     def run(number):
-        carry, key = begin, jax.random.key(number)
+        carry, key, last = begin, jax.random.key(number), float("nan")
         for count in range(EPOCHS):
             carry, losses = epoch(carry, jax.random.fold_in(key, count), batches)
             last = float(losses.mean())
