@@ -12,6 +12,7 @@ from tests.bench import (
     diagnose,
     fields,
     imports,
+    learned,
     many,
     peers,
     warm,
@@ -26,6 +27,7 @@ WORKLOADS = {
     "many": many.measure,
     "anneal": anneal.measure,
     "fields": fields.measure,
+    "learned": learned.measure,
     **closed_form.MEASURES,
     **boltzmann.MEASURES,
 }
@@ -48,7 +50,7 @@ def parse() -> tuple[list[str], Options]:
         parser.error(f"--rounds {rounds} is not a positive integer")
     folder = given.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    torch = peers.install() if {"many", "anneal"} & set(names) else peers.ready_python()
+    torch = peers.install() if {"many", "anneal", "learned", "boltzmann"} & set(names) else peers.ready_python()
     return names, Options(folder, rounds, given.quick, torch)
 
 
