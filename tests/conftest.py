@@ -1,6 +1,8 @@
 """Set JAX up for the tests, before anything else imports it."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 DEVICES = "--xla_force_host_platform_device_count"
 if DEVICES not in os.environ.get("XLA_FLAGS", ""):
@@ -37,3 +39,21 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def key(seed: int) -> jax.Array:
     return jax.random.key(seed)
+
+
+# Tests between two looks, and what a process may map: Linux allows 65,530 areas of memory, and
+# every compiled program takes some.
+_LOOK_EVERY, _MOST_AREAS = 50, 20_000
+_seen = [0]
+
+
+@pytest.fixture(autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Drop compiled programs before they fill what the system lets one process map."""
+    yield
+    _seen[0] += 1
+    maps = Path("/proc/self/maps")
+    if _seen[0] % _LOOK_EVERY == 0 and maps.exists():
+        with maps.open("rb") as areas:
+            if sum(1 for _ in areas) > _MOST_AREAS:
+                jax.clear_caches()

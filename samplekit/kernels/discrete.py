@@ -51,8 +51,10 @@ class GibbsWithGradients(NoiseKernel):
     Examples
     --------
     >>> import numpy as np, samplekit as sk
-    >>> target = sk.from_log_density(lambda x: 0.5 * (x[1:] * x[:-1]).sum(),
-    ...                              like=np.ones(6, np.int8), values=(-1, 1))
+    >>> def log_density(x):  # a chain of six spins
+    ...     spins = x.astype(float)
+    ...     return 0.5 * (spins[1:] * spins[:-1]).sum()
+    >>> target = sk.from_log_density(log_density, like=np.ones(6, np.int8), values=(-1, 1))
     >>> run = sk.sample(target, sk.GibbsWithGradients(), draws=50, progress=False)
     >>> run["posterior"]["x"].dtype
     dtype('int8')

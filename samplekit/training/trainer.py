@@ -139,10 +139,10 @@ def train(
     ...     def start(self, key, model, data):
     ...         return None
     ...     def gradient(self, key, model, carry, batch):
-    ...         loss = jnp.mean((batch - model) ** 2)
+    ...         loss = jnp.mean((batch - model[None]) ** 2)
     ...         return 2 * (model - batch.mean(0)), carry, {"loss": loss}
     ...     def held_out(self, key, model, data):
-    ...         return jnp.mean((data - model) ** 2)
+    ...         return jnp.mean((data - model[None]) ** 2)
     ...     def trouble(self, rows):
     ...         return None
     >>> X = jnp.arange(8.0).reshape(8, 1)

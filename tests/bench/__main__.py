@@ -32,6 +32,8 @@ WORKLOADS = {
     **boltzmann.MEASURES,
 }
 
+BESIDE_TORCH = {"many", "anneal", "learned", "boltzmann"}
+
 
 def parse() -> tuple[list[str], Options]:
     """Read the command line."""
@@ -50,7 +52,7 @@ def parse() -> tuple[list[str], Options]:
         parser.error(f"--rounds {rounds} is not a positive integer")
     folder = given.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    torch = peers.install() if {"many", "anneal", "learned", "boltzmann"} & set(names) else peers.ready_python()
+    torch = peers.install() if BESIDE_TORCH & set(names) else peers.ready_python()
     return names, Options(folder, rounds, given.quick, torch)
 
 

@@ -79,11 +79,15 @@ def test_every_matching_finds_the_density(data, method):
     assert error_in_own(model, noise) < 1.5
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-@pytest.mark.parametrize("chains", CHAINS.values(), ids=CHAINS)
+# Each kernel and each kind of chains once; the slow tests above take all pairs.
+@pytest.mark.parametrize(
+    ("kernel", "chains"),
+    [
+        pytest.param(kernel, chains, id=f"{name}-{kind}")
+        for (name, kernel), (kind, chains) in zip(KERNELS.items(), CHAINS.items(), strict=True)
+    ],
+)
 def test_every_kernel_and_every_kind_of_chains_learns(data, kernel, chains):
-    if isinstance(kernel, sk.HMC) and chains["method"] == "cd":
-        pytest.skip("slow to compile; run by the slow tests")
     settings = {**QUIET, **chains, "kernel": kernel, "kernel_steps": 3, "buffer_size": 1000}
     net = EnergyMLP(jax.random.key(0), 2, width=16, depth=1, confinement=1.0)
     settings |= {"network": net, "epochs": 4, "batch_size": 100, "learning_rate": 0.01}
@@ -180,7 +184,7 @@ def test_weights_change_and_nothing_is_compiled_again(data):
     assert traces(2, 0) == traces(8, 1)
 
 
-@pytest.mark.parametrize("rate", [10.0, 1e4])
+@pytest.mark.parametrize("rate", [pytest.param(10.0, marks=pytest.mark.slow), 1e4])
 def test_a_training_that_diverges_ends_and_leaves_nothing(data, rate):
     model = sk.EnergyNetwork(**{**TINY, "learning_rate": rate, "clip": None, "epochs": 30})
     with pytest.raises(TrainingError, match="learning_rate") as caught:
