@@ -272,8 +272,11 @@ def _refuse(bad: NDArray[np.bool_], start: int, why: str) -> None:
 
 
 def name_rows(bad: NDArray[np.bool_], start: int) -> str:
-    """Say which rows are marked, the first five by number."""
+    """Say which rows are marked, the first five by number.
+
+    Data are read chunk by chunk, and the first with such rows ends the fit: there may be more.
+    """
     at = np.flatnonzero(bad)
     shown = ", ".join(str(start + i) for i in at[:5])
     more = f" and {at.size - 5} more" if at.size > 5 else ""
-    return f"X has {at.size} row{'s' * (at.size > 1)} (number {shown}{more})"
+    return f"X has at least {at.size} row{'s' * (at.size > 1)} (number {shown}{more})"
