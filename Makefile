@@ -9,14 +9,15 @@ BENCH_ARGS ?=
 PYTHON_ORIGIN := $(origin PYTHON)
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow lint bench setup clean
+.PHONY: help demo test test-slow lint bench bench-quick setup clean
 
 help:
 	@echo "make demo       sample four targets, print a table, write a report, figures and runs"
 	@echo "make test       all checks and the tests"
 	@echo "make test-slow  the tests that need longer"
 	@echo "make lint       the checks alone: format, lint, types, import layers, spelling"
-	@echo "make bench      the benchmarks"
+	@echo "make bench      all benchmarks beside the peers; fails where a committed ratio got worse"
+	@echo "make bench-quick  one round of the short ones, in under 5 minutes"
 	@echo "make clean      remove caches and build products (.venv stays)"
 	@echo "Each sets up .venv by itself. PYTHON=/path/to/python3 chooses the Python."
 
@@ -37,8 +38,10 @@ lint: setup
 	$(BIN)/python -m codespell_lib
 
 bench: setup
-	@if [ -d tests/bench ]; then $(BIN)/python -m tests.bench $(BENCH_ARGS); \
-	else echo "There are no benchmarks yet (tests/bench)."; fi
+	$(BIN)/python -m tests.bench --check $(BENCH_ARGS)
+
+bench-quick: setup
+	$(BIN)/python -m tests.bench --quick $(BENCH_ARGS)
 
 clean:
 	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -14,7 +14,10 @@ from sklearn.model_selection import cross_val_score
 
 import samplekit as sk
 from samplekit import diffusion
-from samplekit.networks import NoiseConditionalMLP
+from samplekit.networks import UNet
+
+# Langevin steps a level.
+STEPS = 5
 
 
 def told_apart(x, held):
@@ -41,15 +44,14 @@ def main():
     rows = load_digits().data.astype(np.float32) / 16
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
     train, held = rows[:1400], rows[1400:]
-    count = 400 if args.quick else 2000
-    levels = sk.noise_levels(train, sigma_min=0.05, steps=20)
+    count, width, epochs = (400, 8, 5) if args.quick else (4000, 16, 300)
+    levels = sk.noise_levels(train, sigma_min=0.05, steps=STEPS)
     print(levels)
-    width, epochs = (64, 20) if args.quick else (512, 2000)
     model = sk.NoiseConditionalScoreNetwork(
         levels.levels,
-        network=NoiseConditionalMLP(jax.random.key(0), 64, width=width, depth=3),
+        network=UNet(jax.random.key(0), (8, 8), width=width),
         epochs=epochs,
-        learning_rate=2e-3,
+        learning_rate=4e-3,
         random_state=0,
         progress=False,
     ).fit(train)
@@ -57,7 +59,7 @@ def main():
     kernel = sk.Langevin(levels.step_size)
     process = diffusion.VE(float(levels.levels[-1]), float(levels.levels[0]))
     made = {
-        "annealed Langevin": sk.anneal(family, kernel, steps=20, **settings),
+        "annealed Langevin": sk.anneal(family, kernel, steps=STEPS, **settings),
         "reverse SDE": diffusion.reverse(process, family, steps=100, **settings),
     }
     made = {name: out.posterior["x"].values[:, 0] for name, out in made.items()}

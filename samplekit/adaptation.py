@@ -243,11 +243,12 @@ def fisher_metric(
         dual = None if g is None else _ridged_in(basis, g * scale, weight)
     if dual is not None:
         covariance = _geometric_mean(covariance, dual)
+    if not force:
+        values = np.linalg.eigvalsh(covariance)
+        if values[-1] < WORTH_MIXING * values[0]:
+            return scale, None
     values, vectors = np.linalg.eigh(covariance)
-    values = np.maximum(values, 1e-10)
-    if not force and values[-1] / values[0] < WORTH_MIXING:
-        return scale, None
-    return scale, (values, vectors if basis is None else basis @ vectors)
+    return scale, (np.maximum(values, 1e-10), vectors if basis is None else basis @ vectors)
 
 
 def _centered(x: np.ndarray) -> np.ndarray:
@@ -300,9 +301,11 @@ def _ridged_in(basis: np.ndarray, x: np.ndarray, share: float) -> np.ndarray:
 
 
 def _geometric_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a # b⁻¹: the matrix M with M b M = a."""
-    values, vectors = np.linalg.eigh(b)
-    root = (vectors * np.sqrt(np.maximum(values, 1e-300))) @ vectors.T
-    inverse = (vectors / np.sqrt(np.maximum(values, 1e-300))) @ vectors.T
-    inner, turn = np.linalg.eigh(root @ a @ root)
-    return inverse @ ((turn * np.sqrt(np.maximum(inner, 0))) @ turn.T) @ inverse
+    """Return a # b⁻¹: the matrix M with M b M = a; a itself where b is not positive definite."""
+    try:
+        lower = np.linalg.cholesky(b)  # M = L⁻ᵀ (Lᵀ a L)^½ L⁻¹
+    except np.linalg.LinAlgError:  # scores that do not vary: a chain that hardly moved
+        return a
+    values, vectors = np.linalg.eigh(lower.T @ a @ lower)
+    root = np.linalg.solve(lower.T, vectors * np.sqrt(np.sqrt(np.maximum(values, 0))))
+    return root @ root.T

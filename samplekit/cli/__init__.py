@@ -1,4 +1,4 @@
-"""The command line, `samplekit`: sample, resume, diagnose, report, info, demo.
+"""The command line, `samplekit`: sample, resume, launch, diagnose, report, info, fit, demo.
 
 Commands import what they need when they are called, so that `samplekit --help` answers at once.
 """

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from samplekit.cli import demo, fit, inspect, sample, version
+from samplekit.cli import demo, fit, inspect, launch, sample, version
 from samplekit.cli.errors import show_tracebacks
 from samplekit.cli.options import FLAG
 from samplekit.cli.version import print_version
@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # A new group of commands is one file with a Typer called `commands`, and its name here.
-for group in (sample, inspect, fit, demo, version):
+for group in (sample, launch, inspect, fit, demo, version):
     app.add_typer(group.commands)
 
 

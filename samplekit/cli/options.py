@@ -118,6 +118,15 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE.nc", help="Write a netCDF copy as well."),
 ]
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed",
+        help="Share the run with the other processes that SLURM, Kubernetes, Open MPI or samplekit "
+        "launch started.",
+        **FLAG,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", **FLAG)]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, no table, no hints.", **FLAG)

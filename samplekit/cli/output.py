@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,10 +42,22 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 @contextlib.contextmanager
-def stdout_kept() -> Iterator[None]:
-    """Keep stdout for the result: what a model prints meanwhile goes to stderr."""
+def stdout_kept(*, native: bool = False) -> Iterator[None]:
+    """Keep stdout for the result: what a model prints meanwhile goes to stderr.
+
+    `native` is for what libraries print by themselves, past Python: the network of JAX's processes.
+    """
     with contextlib.redirect_stdout(sys.stderr):
-        yield
+        if not native:
+            yield
+            return
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def note(text: str) -> None:

@@ -39,6 +39,7 @@ def _sample(
     keep_warmup: opt.KeepWarmup = False,
     store: opt.Store = None,
     output: opt.Output = None,
+    distributed: opt.Distributed = False,
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -56,13 +57,14 @@ def _sample(
         from samplekit.cli.load import load_target
         from samplekit.cli.output import stdout_kept
 
+        first = _connect(store, wanted=distributed)
         until = _stop_rule(until_rhat, until_ess)
-        place = _free_place(store, model)
+        place = _free_place(store, model) if first else Path(store or "")
         _check_output(output)
-        with stdout_kept():
+        with stdout_kept(native=distributed):
             target = load_target(model, data)
             chosen = make_kernel(kernel, settings or [], target)
-            with _no_empty_run(place):
+            with _no_empty_run(place) if first else contextlib.nullcontext():
                 run = sk.sample(
                     target,
                     chosen,
@@ -76,9 +78,8 @@ def _sample(
                     store=place,
                     progress=not quiet,
                 )
-        _write(run, output)
         made = Made(run, target, place, _words(model, data), _own_kernel(kernel))
-        _finish(made, quiet=quiet, as_json=as_json)
+        _finish(made, output, quiet=quiet, as_json=as_json, tell=first)
 
 
 @commands.command("resume")
@@ -91,6 +92,7 @@ def _resume(
     settings: opt.KernelSettings = None,
     data: opt.Data = None,
     output: opt.Output = None,
+    distributed: opt.Distributed = False,
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -105,16 +107,30 @@ def _resume(
         from samplekit.cli.load import load_target
         from samplekit.cli.output import note, stdout_kept
 
+        first = _connect(run, wanted=distributed)
         _check_output(output)
-        with stdout_kept():
+        with stdout_kept(native=distributed):
             target = load_target(model, data)
             given = make_kernel(kernel, settings or [], target)
-            if draws is None and not quiet and _is_finished(run):
+            if first and draws is None and not quiet and _is_finished(run):
                 note("the run is finished already; --draws adds to it.")
             tree = sk.resume(run, target, draws=draws, kernel=given, progress=not quiet)
-        _write(tree, output)
         made = Made(tree, target, run, _words(model, data), _own_kernel(kernel))
-        _finish(made, quiet=quiet, as_json=as_json)
+        _finish(made, output, quiet=quiet, as_json=as_json, tell=first)
+
+
+def _connect(store: Path | None, *, wanted: bool) -> bool:
+    """Join the other processes, if wanted; tell whether this one is the first, or alone."""
+    if not wanted:
+        return True
+    import jax
+
+    from samplekit.sampling.processes import connect
+
+    connect()
+    if store is None and jax.process_count() > 1:
+        raise SettingsError("A run of several processes needs a place: add --store run.zarr.")
+    return jax.process_index() == 0
 
 
 def _stop_rule(rhat: float | None, ess: float | None) -> Any:
@@ -209,8 +225,16 @@ class Made:
         return bool(self.run["sampler"].attrs["interrupted"])
 
 
-def _finish(made: Made, *, quiet: bool, as_json: bool) -> None:
-    """Say what came out; end with 130 if the user stopped it."""
+def _finish(made: Made, output: Path | None, *, quiet: bool, as_json: bool, tell: bool) -> None:
+    """Write and say what came out, unless another process does; end with 130 if it was stopped."""
+    if tell:
+        _write(made.run, output)
+        _tell(made, quiet=quiet, as_json=as_json)
+    if made.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _tell(made: Made, *, quiet: bool, as_json: bool) -> None:
     from samplekit.cli.output import print_json, stdout_kept
     from samplekit.diagnostics.diagnose import diagnose
 
@@ -225,8 +249,6 @@ def _finish(made: Made, *, quiet: bool, as_json: bool) -> None:
         typer.echo(made.place)
     else:
         _print(made, diagnosis)
-    if made.interrupted:
-        raise typer.Exit(INTERRUPTED)
 
 
 def _print(made: Made, diagnosis: "Diagnosis | None") -> None:

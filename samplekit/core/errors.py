@@ -36,6 +36,10 @@ class StoreError(SamplekitError, OSError):
     run: Any = None
 
 
+class ProcessError(SamplekitError, RuntimeError):
+    """One of several processes that share a run has died, failed or never come."""
+
+
 class TrainingError(SamplekitError, ArithmeticError):
     """Training diverged; `history` holds the numbers of every epoch until then."""
 

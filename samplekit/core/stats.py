@@ -16,6 +16,7 @@ class Statistic:
 
     meaning: str
     thinned: str = "last"  # "last", "mean", "any" or "sum" over the steps of one draw
+    costly: bool = False  # kept only where `stats=` names it; else XLA drops its computation
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -31,6 +32,9 @@ STATISTICS: dict[str, Statistic] = {
     "step_size": Statistic("step size η used"),
     "swap_rate": Statistic("probability that neighbours swap, coldest first; Tempering", "mean"),
     "round_trips": Statistic("arrivals at the target from the hottest copy; Tempering", "sum"),
+    "closed_loop_work": Statistic(
+        "∮ s·dx around a loop as wide as the step; ScoreMALA", costly=True
+    ),
     "nonfinite": Statistic("proposals that were not finite, all rejected", "sum"),
 }
 
@@ -57,9 +61,12 @@ def combine(previous: Stats, new: Stats, first: Array, count: Array) -> Stats:
 
 
 def choose(wanted: Sequence[str] | None, offered: Sequence[str]) -> tuple[str, ...]:
-    """Return the names to keep, or say which name the kernel does not offer."""
+    """Return the names to keep, or say which name the kernel does not offer.
+
+    None keeps all but the costly ones.
+    """
     if wanted is None:
-        return tuple(offered)
+        return tuple(n for n in offered if n not in STATISTICS or not STATISTICS[n].costly)
     if isinstance(wanted, str):
         wanted = (wanted,)
     unknown = [name for name in wanted if name not in offered]

@@ -42,6 +42,7 @@ def flow(
     t_min: float | None = None,
     t_max: float | None = None,
     tolerance: float | None = None,
+    devices: Any = None,
     cache: bool = True,
 ) -> "xr.DataTree":
     """Sample by the probability-flow ODE of a process; return an ArviZ DataTree.
@@ -50,7 +51,7 @@ def flow(
 
     Parameters
     ----------
-    process, score, particles, seed, keep, start, dim, t_min, t_max, cache
+    process, score, particles, seed, keep, start, dim, t_min, t_max, devices, cache
         As in `reverse`.
     solver
         "adaptive" is Diffrax's Tsit5, another adaptive solver may be given; "heun" takes `steps`
@@ -83,7 +84,9 @@ def flow(
     key, _ = jax.random.split(make_key(seed))
     x = begin(problem, start, check_count("particles", particles), key)
     since = time.perf_counter()
-    frames, _ = follow(problem, x, times, solver=solver, tolerance=tolerance, keep=keep)
+    frames, _ = follow(
+        problem, x, times, solver=solver, tolerance=tolerance, keep=keep, devices=devices
+    )
     return as_tree(
         problem, frames[-1], denoise=denoise, frames=frames if keep else None,
         seconds=time.perf_counter() - since, facts={"solver": str(solver)},
@@ -100,12 +103,13 @@ def encode(
     t_min: float | None = None,
     t_max: float | None = None,
     tolerance: float | None = None,
+    devices: Any = None,
 ) -> Any:
     """Return the noise that the probability-flow ODE makes of data: the inverse of `flow`.
 
     Parameters
     ----------
-    process, score, solver, steps, t_min, t_max, tolerance
+    process, score, solver, steps, t_min, t_max, tolerance, devices
         As in `flow`.
     X
         Data, along the first axis.
@@ -128,9 +132,8 @@ def encode(
     """
     dim = shape_of(X)
     problem, times = make_times(process, score, steps, dim=dim, t_min=t_min, t_max=t_max)
-    rows, _ = follow(
-        problem, data_rows(problem, X), times[::-1], solver=solver, tolerance=tolerance
-    )
+    start, back = data_rows(problem, X), times[::-1]
+    rows, _ = follow(problem, start, back, solver=solver, tolerance=tolerance, devices=devices)
     return unflat_rows(problem.space, rows[-1])
 
 

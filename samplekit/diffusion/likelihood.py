@@ -75,12 +75,13 @@ def log_likelihood(
     t_min: float | None = None,
     t_max: float | None = None,
     tolerance: float | None = None,
+    devices: Any = None,
 ) -> LogLikelihood:
     """Return the log density that the probability-flow ODE gives to data.
 
     Parameters
     ----------
-    process, score, solver, steps, t_min, t_max, tolerance
+    process, score, solver, steps, t_min, t_max, tolerance, devices
         As in `flow`.
     X
         Data, along the first axis; the density is that of the data plus the noise at t_min.
@@ -125,7 +126,7 @@ def log_likelihood(
     density = _prior(problem, prior)
     path, change = follow(
         problem, rows, times[::-1], solver=solver, tolerance=tolerance, divergence=divergence,
-        probes=directions,
+        probes=directions, devices=devices,
     )  # fmt: skip
     ends = unflat_rows(problem.space, path[-1])
     at_end, true = _log_density(density, ends), _true_density(problem)

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from samplekit.core.errors import SettingsError, TargetError
 from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, Problem, flat_score
 from samplekit.kernels.base import library_rules
+from samplekit.sampling.devices import ROWS, read_devices, row_mesh
 
 # An adaptive solution gives up after this many steps, and says so.
 MOST_STEPS = 4096
@@ -33,6 +35,7 @@ class Plan:
     keep: bool
     divergence: str  # "none", "exact" or "hutchinson"
     batch: int
+    mesh: Any = None  # rows are dealt to its devices
 
 
 def choose_solver(solver: Any) -> tuple[Any, bool]:
@@ -75,7 +78,7 @@ def solve(plan: Plan, way: Way, rows: tuple[Array, Any]) -> tuple[Array, Any, Ar
     if plan.adaptive:
         controller = diffrax.PIDController(tolerance, tolerance)
 
-    def one(start: tuple[Array, Any]) -> tuple[Array, Any, Array]:
+    def one(way: Way, start: tuple[Array, Any]) -> tuple[Array, Any, Array]:
         x, probes = start
         count = 1 if probes is None else len(probes)
         change = None if plan.divergence == "none" else jnp.zeros(count, x.dtype)
@@ -96,8 +99,15 @@ def solve(plan: Plan, way: Way, rows: tuple[Array, Any]) -> tuple[Array, Any, Ar
         change = None if change is None else change[-1]
         return x, change, solution.result == diffrax.RESULTS.successful
 
+    def all_(way: Way, rows: tuple[Array, Any]) -> tuple[Array, Any, Array]:
+        return jax.lax.map(functools.partial(one, way), rows, batch_size=plan.batch)
+
     with library_rules():
-        return jax.lax.map(one, rows, batch_size=plan.batch)
+        if plan.mesh is None:
+            return all_(way, rows)
+        split, whole = PartitionSpec(ROWS), PartitionSpec()
+        specs = {"in_specs": (whole, split), "out_specs": split, "check_vma": False}
+        return jax.shard_map(all_, mesh=plan.mesh, **specs)(way, rows)
 
 
 def _field(plan: Plan, path: OverTime, *now: Any) -> tuple[Array, Any]:
@@ -127,6 +137,7 @@ def follow(
     keep: bool = False,
     divergence: str = "none",
     probes: Array | None = None,
+    devices: Any = None,
 ) -> tuple[Array, Any]:
     """Follow the flow; return the positions (time, particle, size) and the divergences."""
     scheme, adaptive = choose_solver(solver)
@@ -136,7 +147,9 @@ def follow(
     size = rows.shape[1]
     width = size * (probes.shape[1] if probes is not None else size if divergence == "exact" else 1)
     batch = min(len(rows), max(1, BATCH_NUMBERS // width))
-    plan = Plan(problem.space, scheme, adaptive, keep, divergence, batch)
+    mesh = row_mesh(read_devices(devices), len(rows))
+    batch = min(batch, len(rows) // (1 if mesh is None else mesh.size))
+    plan = Plan(problem.space, scheme, adaptive, keep, divergence, batch, mesh)
     number = functools.partial(np.asarray, dtype=rows.dtype)
     way = Way(problem.path, number(times), number(error))
     x, change, arrived = solve(plan, way, (rows, probes))

@@ -18,6 +18,7 @@ from samplekit.diffusion.reverse_program import Cloud, Plan, Route, adapt, corre
 from samplekit.diffusion.scores import Problem, Score, check_count, make_times
 from samplekit.kernels.base import unlearned
 from samplekit.sampling.cache import use_cache
+from samplekit.sampling.devices import deal, read_devices, row_mesh
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.settings import check_fit, describe_kernel, make_key
 from samplekit.sampling.view import with_space
@@ -49,6 +50,7 @@ def reverse(
     t_min: float | None = None,
     t_max: float | None = None,
     tolerance: float = 2e-2,
+    devices: Any = None,
     cache: bool = True,
     progress: bool = True,
 ) -> "xr.DataTree":
@@ -92,7 +94,7 @@ def reverse(
         of the smallest and the largest: a network knows nothing beyond them.
     tolerance
         Of "adaptive": error of a step, relative to the position and absolute.
-    cache, progress
+    devices, cache, progress
         As in `sample`.
 
     Returns
@@ -124,6 +126,8 @@ def reverse(
     if cache:
         use_cache()
     x = begin(problem, start, check_count("particles", particles), key_start)
+    mesh = row_mesh(read_devices(devices), len(x))
+    x = deal(x, mesh)
     plan = Plan(len(x), problem.space, keep, corrects=corrector is not None)
     since = time.perf_counter()
     facts: dict[str, Any] = {"solver": solver}
@@ -140,7 +144,7 @@ def reverse(
         plan, kernel = _fitted(problem, plan, corrector, times)
         count = check_count("corrector_steps", corrector_steps)
         route = _route(problem, solver, times, key, corrector_steps=count)
-        cloud = _fixed(plan, route, (x, kernel), enabled=progress)
+        cloud = _fixed(plan, route, (x, deal(kernel, mesh, axis=None)), mesh, enabled=progress)
     seconds, frames = time.perf_counter() - since, cloud.frames if keep else None
     tree = as_tree(problem, cloud.x, denoise=denoise, frames=frames, seconds=seconds, facts=facts)
     if corrector is not None:
@@ -205,7 +209,7 @@ def _fitted(problem: Problem, plan: Plan, corrector: Any, times: np.ndarray) -> 
     return plan, jax.tree.map(jnp.array, kernel)
 
 
-def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], *, enabled: bool) -> Cloud:
+def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], mesh: Any, *, enabled: bool) -> Cloud:
     """Take all the steps, some at a time."""
     x, kernel = jnp.array(start[0]), start[1]  # a copy: the program takes its argument's memory
     steps = len(route.times) - 1
@@ -216,7 +220,7 @@ def _fixed(plan: Plan, route: Route, start: tuple[Any, Any], *, enabled: bool) -
         rows = {name: np.zeros((steps, *s.shape), s.dtype) for name, s in one.items()}
     frames = np.zeros((steps + 1 if plan.keep else 0, *x.shape), x.dtype)
     frames[:1] = x
-    cloud, at, count = Cloud(x, kernel, frames, rows), 0, 1.0
+    cloud, at, count = Cloud(x, kernel, deal(frames, mesh, axis=1), rows), 0, 1.0
     with Progress(steps, enabled=enabled, unit="steps") as bar:
         bar.phase("compiling")
         while at < steps:

@@ -34,6 +34,7 @@ from samplekit.estimators.setup import (
     make_frame,
 )
 from samplekit.estimators.sources import ArraySource, Reservoir, StreamSource, is_stream
+from samplekit.sampling.devices import read_devices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,13 +91,14 @@ class ScoreMatching(DensityMixin, BaseEstimator, abc.ABC):
         sample_weight
             Weights of the rows: θ̂ is that of repeated rows; the errors take them as fixed.
         devices
-            JAX devices to use; None takes all of this process. Given devices of several processes
-            (`jax.distributed`), each process fits its own rows and the sums are added up over all.
+            A number of devices, a list or a mesh; None takes all of this process. Given devices of
+            several processes (`jax.distributed`), as a number means, each process fits its own rows
+            and the sums are added up over all.
         """
         with all_or_nothing(self):
             self._validate_params()
             vars(self).pop("_fitted", None)
-            self._absorb(X, sample_weight, devices)
+            self._absorb(X, sample_weight, read_devices(devices))
         return self
 
     def partial_fit(
@@ -109,7 +111,7 @@ class ScoreMatching(DensityMixin, BaseEstimator, abc.ABC):
         """
         with all_or_nothing(self):
             self._validate_params()
-            self._absorb(X, sample_weight, devices, more=True)
+            self._absorb(X, sample_weight, read_devices(devices), more=True)
         return self
 
     def _absorb(self, X: Any, sample_weight: Any, devices: Any, *, more: bool = False) -> None:

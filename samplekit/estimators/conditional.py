@@ -21,6 +21,7 @@ from samplekit.estimators.linear import Matrix
 from samplekit.estimators.moments import Model, score_rows
 from samplekit.estimators.setup import Setup
 from samplekit.estimators.sources import is_stream
+from samplekit.sampling.devices import read_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +167,7 @@ class ConditionalFamily(ScoreMatching):
         with all_or_nothing(self):
             self._validate_params()
             vars(self).pop("_fitted", None)
-            self._absorb(self._joined(X, y, reset=True), sample_weight, devices)
+            self._absorb(self._joined(X, y, reset=True), sample_weight, read_devices(devices))
         return self
 
     def partial_fit(
@@ -177,7 +178,7 @@ class ConditionalFamily(ScoreMatching):
             self._validate_params()
             reset = "_fitted" not in vars(self)
             rows = self._joined(X, y, reset=reset)
-            self._absorb(rows, sample_weight, devices, more=True)
+            self._absorb(rows, sample_weight, read_devices(devices), more=True)
         return self
 
     def _joined(self, X: Any, y: Any, *, reset: bool) -> Matrix:

@@ -176,8 +176,11 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
             goal,
         )
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on the rows of X; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:
+        """Train on the rows of X; `y` is ignored.
+
+        `devices`, a number, a list or a mesh, share every batch; None takes all GPUs or TPUs.
+        """
         with all_or_nothing(self):
             self._validate_params()
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -190,7 +193,7 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
                 self._say(findings(rows, sigma=noise))
             held = round(self.validation_fraction * len(rows))
             objective = self._objective(dim, len(rows) - held)
-            network = self._train(objective, network, rows, seed)
+            network = self._train(objective, network, rows, seed, devices=devices)
             self.energy_ = Standardized(network, center, scale, energy=True)
         return self
 

@@ -174,7 +174,7 @@ def _judged(placed: Placed, X: Any, domain: Domain | None, weight: Any) -> tuple
                 "The density has a kink or a pole at zero, which the unweighted score cannot "
                 "see. Give a weight that vanishes there, such as weight=lambda y: abs(y)."
             )
-        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):  # noqa: FBT003
+        with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):  # noqa: FBT003
             return Judged(placed.field, None, chart), np.asarray(_charted(chart, rows))
     if isinstance(chart, Simplex):
         raise EstimatorError(

@@ -169,8 +169,11 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
         check_network(network, dim, (dim,), level=True)
         return InnerProductEnergy(network) if self.conservative else network
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on the rows of X; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:
+        """Train on the rows of X; `y` is ignored.
+
+        `devices`, a number, a list or a mesh, share every batch; None takes all GPUs or TPUs.
+        """
         with all_or_nothing(self):
             self._validate_params()
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -179,7 +182,7 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
             rows, center, scale = self._standardized(rows, isotropic=True)
             levels = np.asarray(self.levels_ / float(scale), rows.dtype)
             objective = NoiseMatching(levels, dim, energy=self.conservative)
-            network = self._train(objective, self._fresh(dim, seed), rows, seed)
+            network = self._train(objective, self._fresh(dim, seed), rows, seed, devices=devices)
             self.network_ = Standardized(network, center, scale, energy=self.conservative)
         return self
 

@@ -126,7 +126,7 @@ def _freed(target: Any, values: Any) -> Array:
 
 def free_rows(target: Any, X: Any) -> Rows:
     """Return the unconstrained rows of values as the target gives them."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):  # noqa: FBT003
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):  # noqa: FBT003
         whole = dict(X) if isinstance(X, Mapping) else np.asarray(X)
         values = jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64)), whole)
         try:

@@ -128,8 +128,11 @@ class GaussBernoulliRBM(BoltzmannMachine):
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on the rows of X; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:
+        """Train on the rows of X; `y` is ignored.
+
+        `devices`, a number, a list or a mesh, share every batch; None takes all GPUs or TPUs.
+        """
         with all_or_nothing(self):
             self._validate_params()
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -142,7 +145,7 @@ class GaussBernoulliRBM(BoltzmannMachine):
                 rows = (rows - center) / scale
             unit, seed = self.variance == "unit", self._seed()
             objective = Fisher(unit) if self.method == "fisher" else self._contrastive(unit=unit)
-            machine = self._train(objective, self._initial(rows, seed), rows, seed)
+            machine = self._train(objective, self._initial(rows, seed), rows, seed, devices=devices)
             self.machine_ = _unscaled(machine, center, scale)
         return self
 
@@ -307,8 +310,11 @@ class BernoulliRBM(BoltzmannMachine):
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on the rows of X; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:
+        """Train on the rows of X; `y` is ignored.
+
+        `devices`, a number, a list or a mesh, share every batch; None takes all GPUs or TPUs.
+        """
         with all_or_nothing(self):
             self._validate_params()
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -322,7 +328,9 @@ class BernoulliRBM(BoltzmannMachine):
                     stacklevel=2,
                 )
             objective = self._contrastive(unit=False)
-            self.machine_ = self._train(objective, self._initial(rows, seed), rows, seed)
+            self.machine_ = self._train(
+                objective, self._initial(rows, seed), rows, seed, devices=devices
+            )
         return self
 
     def _rows(self, X: Any) -> NDArray[Any]:

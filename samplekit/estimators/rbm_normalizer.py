@@ -7,6 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from samplekit.core.protocols import Numbers
+from samplekit.core.pytree import pytree, static
+from samplekit.kernels.gibbs import Gibbs
+from samplekit.sampling.anneal import anneal
+from samplekit.targets.space import Space
+
 
 def exact(machine: Any) -> float:
     """Return log Z by the sum over all hidden states, in double precision."""
@@ -18,6 +24,36 @@ def exact(machine: Any) -> float:
 @jax.jit
 def _exact(machine: Any) -> Array:
     return machine.log_normalizer()
+
+
+@pytree
+class MachinePath:
+    """A machine from β = 0, where its units are independent, to itself: a path for `sk.anneal`."""
+
+    machine: Any
+    levels: Numbers
+    kind: str = static(default="temperature")
+
+    def at(self, level: Any, /) -> Any:
+        """Return the machine at an inverse temperature."""
+        return self.machine.at(jnp.asarray(level, self.machine.weights.dtype))
+
+    @property
+    def space(self) -> Space:
+        """The visible units."""
+        return self.machine.space
+
+    @property
+    def log_normalizer(self) -> float:
+        """The exact log Z at β = 0."""
+        return float(self.machine.base_log_normalizer())
+
+    def start(self, key: Array, n: int, /) -> Array:
+        """Return exact draws at β = 0: one sweep from anywhere."""
+        free = self.at(0.0)
+        (leaf,) = self.space.leaves
+        anywhere = jnp.zeros((n, *leaf.shape), leaf.dtype or self.machine.weights.dtype)
+        return jax.vmap(free.sweep)(free.noise(key, n), anywhere)
 
 
 def annealed(machine: Any, levels: int, particles: int, seed: int) -> tuple[float, float]:
@@ -34,34 +70,8 @@ def annealed(machine: Any, levels: int, particles: int, seed: int) -> tuple[floa
 
     Notes
     -----
-    log w = Σ_k log p̃_{β_k}(v_{k−1}) − log p̃_{β_{k−1}}(v_{k−1}), with a Gibbs sweep at β_k after
-    each; Z/Z_0 is the mean of w. The error of log Z is sd(w)/(mean(w)·√particles).
+    `sk.anneal` with one Gibbs sweep a level; how it weighs and what its error means stands there.
     """
-    betas = jnp.linspace(0.0, 1.0, levels + 1).astype(machine.weights.dtype)
-    log_weights, base = _anneal(machine, betas, jax.random.key(seed), particles)
-    logs = np.asarray(log_weights, np.float64)
-    weights = np.exp(logs - logs.max())
-    mean = weights.mean()
-    error = weights.std(ddof=1) / mean / np.sqrt(particles)
-    return float(base) + logs.max() + float(np.log(mean)), float(error)
-
-
-@jax.jit(static_argnums=3)
-def _anneal(machine: Any, betas: Array, key: Array, particles: int) -> tuple[Array, Array]:
-    free = machine.at(betas[0])
-    start = jnp.zeros((particles, machine.visible_bias.size), machine.weights.dtype)
-    v = jax.vmap(free.sweep)(free.noise(jax.random.fold_in(key, 0), particles), start)
-
-    def level(
-        carry: tuple[Array, Array], at: tuple[Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], None]:
-        v, log_w = carry
-        before, now, index = at
-        hot, cold = machine.at(before), machine.at(now)
-        log_w = log_w + jax.vmap(cold.log_density)(v) - jax.vmap(hot.log_density)(v)
-        noise = cold.noise(jax.random.fold_in(key, index), particles)
-        return (jax.vmap(cold.sweep)(noise, v), log_w), None
-
-    steps = (betas[:-1], betas[1:], jnp.arange(1, len(betas)))
-    (_, log_w), _ = jax.lax.scan(level, (v, jnp.zeros(particles, v.dtype)), steps)
-    return log_w, machine.base_log_normalizer()
+    path = MachinePath(machine, np.linspace(0.0, 1.0, levels + 1))
+    run = anneal(path, Gibbs(), steps=1, particles=particles, seed=seed, progress=False)
+    return run.attrs["log_z"], run.attrs["log_z_error"]

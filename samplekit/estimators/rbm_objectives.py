@@ -24,6 +24,10 @@ class Fisher:
 
     unit: bool = static()
 
+    def trains(self, model: GaussBernoulli, /) -> GaussBernoulli:
+        """Leave unit variances alone."""
+        return _trained(model, unit=self.unit)
+
     def start(self, key: Array, model: Any, data: Any, /) -> None:
         """Carry nothing."""
         del key, model, data
@@ -61,6 +65,10 @@ class Contrastive:
     steps: int = static()
     chains: int = static()  # 0: start from the batch
 
+    def trains(self, model: Machine, /) -> Machine:
+        """Leave unit variances alone."""
+        return _trained(model, unit=self.unit)
+
     def start(self, key: Array, model: Machine, data: Array, /) -> Array | None:
         """Start the lasting chains at rows of the data, which come in random order."""
         del key, model
@@ -82,9 +90,6 @@ class Contrastive:
             return chains - data
 
         value, gradient = jax.value_and_grad(gap)(model)
-        if self.unit:
-            zero = jnp.zeros_like(gradient.log_variance)
-            gradient = dataclasses.replace(gradient, log_variance=zero)
         numbers = {"energy_gap": value}
         if carry is None:
             numbers["reconstruction"] = jnp.mean((rows - begin) ** 2)
@@ -110,3 +115,9 @@ class Contrastive:
             f"the persistent chains spread {spread:.3g} times as wide as the data: the machine's "
             "density has gone astray. Take a smaller learning_rate, clip=1.0 or method='fisher'."
         )
+
+
+def _trained(model: Machine, *, unit: bool) -> Any:
+    """Say of each parameter whether it is trained."""
+    every: Any = jax.tree.map(lambda _: True, model)
+    return dataclasses.replace(every, log_variance=False) if unit else every

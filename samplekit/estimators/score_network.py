@@ -127,8 +127,11 @@ class ScoreNetwork(NetworkEstimator):
         key = jax.random.key(seed)
         return EnergyMLP(key, dim, confinement=1.0) if self.conservative else MLP(key, dim)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on the rows of X; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:
+        """Train on the rows of X; `y` is ignored.
+
+        `devices`, a number, a list or a mesh, share every batch; None takes all GPUs or TPUs.
+        """
         with all_or_nothing(self):
             self._validate_params()
             rows: Any = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -140,7 +143,7 @@ class ScoreNetwork(NetworkEstimator):
             self._say(findings(rows, sigma=noise))
             sigma = np.asarray(self.sigma, rows.dtype)
             objective = Matching(sigma, self.method, dim, self.probes, energy=self.conservative)
-            network = self._train(objective, network, rows, seed)
+            network = self._train(objective, network, rows, seed, devices=devices)
             self.network_ = Standardized(network, center, scale, energy=self.conservative)
         return self
 

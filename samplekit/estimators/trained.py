@@ -75,7 +75,9 @@ class TrainedEstimator(BaseEstimator):
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _train(self, objective: Objective, model: Any, X: NDArray[Any], seed: int) -> Any:
+    def _train(
+        self, objective: Objective, model: Any, X: NDArray[Any], seed: int, *, devices: Any = None
+    ) -> Any:
         """Train on the rows of X, some of them held out; leave `history_`, return the model."""
         X = np.asarray(X, jnp.result_type(float))
         rows, held = _split(X, self.validation_fraction, seed)
@@ -88,6 +90,7 @@ class TrainedEstimator(BaseEstimator):
             seed=seed,
             progress=self.progress,
             checkpoint=self.checkpoint,
+            devices=devices,
         )
         self.history_ = as_frame(trained.history)
         self.n_iter_ = len(trained.history)

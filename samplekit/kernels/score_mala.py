@@ -1,5 +1,6 @@
 """A Metropolis-like correction for a target that is known by its score alone."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -45,11 +46,20 @@ class ScoreMALA(NoiseKernel):
     -----
     Δlog p ≈ ∫₀¹ s(x + tΔ)·Δ dt, then accepted as in `MALA`. This is Metropolis-*like*: exact, up to
     the error of the quadrature, only where the score is the gradient of something. A learned score
-    is in general no gradient; there is then no target and the acceptance depends on the path. How
-    far a score is from a gradient is a diagnostic (the work around a closed loop), not a cost of
-    every step. The two-node trapezoid is not offered: on the nodes of a leapfrog step it cancels
+    is in general no gradient; there is then no target and the acceptance depends on the path. The
+    two-node trapezoid is not offered: on the nodes of a leapfrog step it cancels
     against the kinetic energy and carries no information on p. Cost: 2 scores a step with Simpson,
     1 + nodes with Gauss. Sjöberg et al. 2023, arXiv:2307.14012.
+
+    How far the score is from a gradient is a statistic, computed only where it is asked for by
+    name, `sample(..., stats=["acceptance_rate", "closed_loop_work"])`: the work ∮ s·dx around the
+    triangle x → x + Δ → x + ηAw → x, in nats, each edge by the kernel's own rule. Δ is the step, A
+    the root of the metric, and w = (v₂, …, v_d, −v₁) the velocity turned: of the same law as v and
+    uncorrelated with it. The work is zero for a gradient, up to the error of the rule; where s has
+    the derivative S + K, K antisymmetric, it is ηAw·KΔ to leading order, of size η². Its root mean
+    square is by how much one step's Δlog p depends on the path. It costs 3 scores a step more
+    with Simpson, 2 nodes with Gauss, which `n_steps` leaves out. `sk.closed_loop_work` measures
+    the same on loops as wide as the target.
 
     Examples
     --------
@@ -119,19 +129,36 @@ class ScoreMALA(NoiseKernel):
         s_end = ravel_pytree(proposal.score)[0]
         end = half + 0.5 * eta * metric.pull(s_end)
 
-        def slope(t: float) -> Array:
-            return jnp.sum(ravel_pytree(target.score(unravel(x + t * delta)))[0] * delta)
+        def score(at: Array) -> Array:
+            return ravel_pytree(target.score(unravel(at)))[0]
 
-        if self.rule == "simpson":
-            work = (jnp.sum(s * delta) + 4 * slope(0.5) + jnp.sum(s_end * delta)) / 6
-            calls = 2
-        else:
-            at, weights = np.polynomial.legendre.leggauss(self.nodes)
-            work = sum(
-                float(w) / 2 * slope((1 + float(t)) / 2) for t, w in zip(at, weights, strict=True)
-            )
-            calls = 1 + self.nodes
+        work = self._work(score, (x, delta), (s, s_end))
         log_ratio = work + 0.5 * jnp.sum(v * v - end * end)
         state, stats = metropolis(log_u, log_ratio, proposal, state)
-        n_steps = jnp.asarray(calls, jnp.int32)
-        return state, {**stats, "n_steps": n_steps, "step_size": eta}
+        y, z = x + delta, x + eta * metric.apply(jnp.concatenate([v[1:], -v[:1]]))
+        s_third = score(z)
+        around = work + self._work(score, (y, z - y), (s_end, s_third))
+        around = around + self._work(score, (z, x - z), (s_third, s))
+        n_steps = jnp.asarray(2 if self.rule == "simpson" else 1 + self.nodes, jnp.int32)
+        own = {"n_steps": n_steps, "step_size": eta, "closed_loop_work": around}
+        return state, {**stats, **own}
+
+    def _work(
+        self,
+        score: Callable[[Array], Array],
+        edge: tuple[Array, Array],
+        ends: tuple[Array, Array],
+    ) -> Array:
+        """Return ∫ s·dx along the edge from x to x + delta, by the scores there and between."""
+        (x, delta), (first, last) = edge, ends
+
+        def slope(t: float) -> Array:
+            return jnp.sum(score(x + t * delta) * delta)
+
+        if self.rule == "simpson":
+            return (jnp.sum(first * delta) + 4 * slope(0.5) + jnp.sum(last * delta)) / 6
+        at, weights = np.polynomial.legendre.leggauss(self.nodes)
+        parts = [
+            w / 2 * slope((1 + t) / 2) for t, w in zip(at.tolist(), weights.tolist(), strict=True)
+        ]
+        return sum(parts[1:], parts[0])

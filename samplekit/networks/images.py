@@ -5,6 +5,7 @@ is what kernels and tables hold. Any size goes, 8×8 and 28×28 as well as odd o
 """
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ from samplekit.networks.parts import (
     drawn,
     one_sample,
     scaled_score,
+    swish,
 )
 
 # Halved down to so many pixels, an image's parts have all met in the receptive field.
@@ -40,13 +42,29 @@ def _image_shape(shape: Shape) -> Shape:
     return full
 
 
-def _channels_first(x: ArrayLike, shape: Shape) -> Array:
-    """Return one image as (channels, height, width)."""
-    return jnp.moveaxis(one_sample(x, shape).reshape(_image_shape(shape)), -1, 0)
+def _image(x: ArrayLike, shape: Shape) -> Array:
+    """Return one image as (height, width, channels)."""
+    return one_sample(x, shape).reshape(_image_shape(shape))
 
 
 def _conv(key: Array, into: int, out: int, *, size: int = 3, stride: int = 1) -> eqx.nn.Conv2d:
     return eqx.nn.Conv2d(into, out, size, stride=stride, padding=size // 2, key=key)
+
+
+def _convolve(layer: eqx.nn.Conv2d, h: Array) -> Array:
+    """Apply a convolution to (height, width, channels) as one product of matrices.
+
+    Each pixel's neighbourhood becomes a row. By XLA's convolutions, whose gradients are slow on a
+    CPU, a step of training takes 7 times as long (width 16, 128 images of 8×8, 2 cores).
+    """
+    (size, _), (stride, _) = layer.kernel_size, layer.stride
+    high, wide, _ = h.shape
+    padded = jnp.pad(h, [(size // 2, size // 2)] * 2 + [(0, 0)])
+    shifts = itertools.product(range(size), repeat=2)
+    seen = [padded[i : i + high : stride, j : j + wide : stride] for i, j in shifts]
+    weight = layer.weight.transpose(2, 3, 1, 0).reshape(-1, layer.out_channels)
+    bias: Any = layer.bias
+    return jnp.tensordot(jnp.concatenate(seen, axis=-1), weight, 1) + bias.reshape(1, 1, -1)
 
 
 class EnergyCNN(eqx.Module):
@@ -92,7 +110,7 @@ class EnergyCNN(eqx.Module):
         shape: Shape,
         *,
         width: int = 32,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = swish,
         confinement: float = 0.0,
     ) -> None:
         check_sizes(width=width)
@@ -113,10 +131,10 @@ class EnergyCNN(eqx.Module):
 
     def __call__(self, x: ArrayLike) -> Array:
         """Return the energy of one image, flat or not."""
-        h = _channels_first(x, self.shape)
+        h = _image(x, self.shape)
         bowl = self.confinement / 2 * jnp.sum(h**2)
         for layer in cast(self.convolutions, h.dtype):
-            h = self.activation(layer(h))
+            h = self.activation(_convolve(layer, h))
         return self.head(h.ravel())[0] + bowl
 
 
@@ -138,15 +156,25 @@ class _Block(eqx.Module):
         self.shortcut = _conv(key, into, out, size=1)
 
     def __call__(self, h: Array, embedded: Array, activation: Activation) -> Array:
-        inner = self.convolutions[0](activation(self.norms[0](h)))
-        inner = inner + self.level(embedded)[:, None, None]
-        inner = self.convolutions[1](activation(self.norms[1](inner)))
-        return self.shortcut(h) + inner
+        inner = _convolve(self.convolutions[0], activation(_normalize(self.norms[0], h)))
+        inner = inner + self.level(embedded)[None, None]
+        inner = _convolve(self.convolutions[1], activation(_normalize(self.norms[1], inner)))
+        return _convolve(self.shortcut, h) + inner
 
 
 def _norm(channels: int) -> eqx.nn.GroupNorm:
     groups = max(1, channels // _GROUP)
     return eqx.nn.GroupNorm(groups if channels % groups == 0 else 1, channels)
+
+
+def _normalize(norm: eqx.nn.GroupNorm, h: Array) -> Array:
+    """Apply a group normalisation to (height, width, channels)."""
+    groups = h.reshape(*h.shape[:2], norm.groups, -1)
+    mean = groups.mean(axis=(0, 1, 3), keepdims=True)
+    variance = groups.var(axis=(0, 1, 3), keepdims=True)
+    alike = ((groups - mean) * jax.lax.rsqrt(variance + norm.eps)).reshape(h.shape)
+    weight, bias = (jnp.asarray(a)[None, None] for a in (norm.weight, norm.bias))
+    return alike * weight + bias
 
 
 class _Layers(eqx.Module):
@@ -175,19 +203,19 @@ class _Layers(eqx.Module):
 
     def __call__(self, h: Array, embedded: Array, activation: Activation) -> Array:
         told = activation(self.level(embedded))
-        h = self.first(h)
+        h = _convolve(self.first, h)
         kept = []
         for block, halve in zip(self.down, self.halve, strict=True):
             h = block(h, told, activation)
             kept.append(h)
-            h = halve(h)
+            h = _convolve(halve, h)
         h = self.middle(h, told, activation)
         for block in self.up:
             same = kept.pop()
-            twice = h.repeat(2, axis=1).repeat(2, axis=2)
-            h = jnp.concatenate([same, twice[:, : same.shape[1], : same.shape[2]]])  # odd sizes
+            twice = h.repeat(2, axis=0).repeat(2, axis=1)[: same.shape[0], : same.shape[1]]
+            h = jnp.concatenate([same, twice], axis=-1)  # cut where a size was odd
             h = block(h, told, activation)
-        return self.last(h)
+        return _convolve(self.last, h)
 
 
 class UNet(eqx.Module):
@@ -237,7 +265,7 @@ class UNet(eqx.Module):
         *,
         width: int = 32,
         halvings: int = 2,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = swish,
         data_scale: float = 1.0,
     ) -> None:
         check_sizes(width=width, halvings=halvings)
@@ -250,11 +278,10 @@ class UNet(eqx.Module):
 
     def __call__(self, x: ArrayLike, sigma: ArrayLike) -> Array:
         """Return the score of one image at noise scale sigma, shaped as the image was given."""
-        image = _channels_first(x, self.shape)
+        image = _image(x, self.shape)
         layers = cast(self.layers, image.dtype)
 
         def body(h: Array, embedded: Array) -> Array:
             return layers(h, embedded, self.activation)
 
-        score = scaled_score(body, image, sigma, self.data_scale)
-        return jnp.moveaxis(score, 0, -1).reshape(jnp.shape(x))
+        return scaled_score(body, image, sigma, self.data_scale).reshape(jnp.shape(x))

@@ -3,7 +3,6 @@
 import itertools
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -16,6 +15,7 @@ from samplekit.networks.parts import (
     drawn,
     one_sample,
     scaled_score,
+    swish,
 )
 
 
@@ -37,6 +37,7 @@ class MLP(eqx.Module):
     activation
         Smooth, as `implicit` and `sliced` losses differentiate it twice: `jax.nn.silu`,
         `jax.nn.softplus`, `jnp.tanh`. A ReLU has no second derivative and would be fitted wrongly.
+        The default is `jax.nn.silu` as a plain function, so that estimators can be pickled.
 
     Notes
     -----
@@ -63,7 +64,7 @@ class MLP(eqx.Module):
         *,
         width: int = 128,
         depth: int = 2,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = swish,
     ) -> None:
         check_sizes(dim=dim, width=width, depth=depth + 1, out=dim if out is None else out)
         sizes = [dim, *[width] * depth, dim if out is None else out]
@@ -119,7 +120,7 @@ class EnergyMLP(eqx.Module):
         *,
         width: int = 128,
         depth: int = 2,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = swish,
         confinement: float = 0.0,
     ) -> None:
         self.net = MLP(key, dim, 1, width=width, depth=depth, activation=activation)
@@ -179,7 +180,7 @@ class NoiseConditionalMLP(eqx.Module):
         *,
         width: int = 128,
         depth: int = 2,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = swish,
         data_scale: float = 1.0,
     ) -> None:
         check_sizes(dim=dim)

@@ -23,6 +23,11 @@ FREQUENCIES = np.geomspace(0.25, 8.0, 8)
 EMBEDDED = 2 * len(FREQUENCIES)
 
 
+def swish(a: Array) -> Array:
+    """Return a·sigmoid(a), as `jax.nn.silu`: JAX's own compiled functions cannot be pickled."""
+    return a * jax.nn.sigmoid(a)
+
+
 def check_sizes(**sizes: int) -> None:
     """Refuse sizes that make no network."""
     for name, size in sizes.items():

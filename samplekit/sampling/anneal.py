@@ -1,5 +1,6 @@
 """`anneal`: particles down a path of noise levels or up to a target from a base."""
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,17 @@ from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import unlearned
 from samplekit.sampling.anneal_program import Cloud, Plan, Route, begin, descend, finish
 from samplekit.sampling.cache import use_cache
+from samplekit.sampling.devices import read_devices
 from samplekit.sampling.labels import label
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.run import Block, build_tree, group_attrs
 from samplekit.sampling.settings import (
-    check_devices,
     check_fit,
     describe_kernel,
     make_key,
     make_settings,
 )
+from samplekit.sampling.threads import make_pool
 from samplekit.sampling.view import as_pytree, with_space
 from samplekit.targets.paths import check_levels, langevin_step
 from samplekit.targets.space import make_space
@@ -47,7 +49,7 @@ def anneal(
     denoise: bool = True,
     resample: bool = False,
     threshold: float = 0.5,
-    devices: Sequence[Any] | None = None,
+    devices: Any = None,
     cache: bool = True,
     progress: bool = True,
 ) -> "xr.DataTree":
@@ -114,7 +116,7 @@ def anneal(
     (500, 1, 2)
     """
     levels = _check(path, steps, particles, threshold)
-    check_devices(devices)
+    devices = read_devices(devices)
     key = make_key(seed)
     if cache:
         use_cache()
@@ -169,13 +171,11 @@ class _Journey:
     ) -> None:
         self.path, self.levels, self.steps, self.particles = path, levels, steps, particles
         self.key = key
-        start_key, self.step_key = jax.random.split(key)
-        shapes = jax.eval_shape(lambda p, k: p.start(k, particles), path, start_key)
-        self.start_key = start_key
+        shapes = jax.eval_shape(lambda p, k: p.start(k, particles), path, key)
         target = path.at(_number(levels[-1]))
         space = getattr(path, "space", None) or getattr(target, "space", None)
         if space is None:
-            space = make_space(like=jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), shapes))
+            space = make_space(like=jax.tree.map(lambda s: np.zeros(s.shape[1:], s.dtype), shapes))
         _check_starts(shapes, space, particles)
         self.space, self.bare, self.target = space, target, with_space(target, space)
         leaves = [s.dtype for s in jax.tree.leaves(shapes)]
@@ -223,27 +223,45 @@ class _Journey:
         self.alone = count == 1 and devices is None
 
     def _placed(self, tree: Any, *, split: bool) -> Any:
-        return tree if self.alone else jax.device_put(tree, self.split if split else self.whole)
+        # A copy, as what is placed is given away to the program.
+        sharding = self.split if split else self.whole
+        return jax.device_put(tree, None if self.alone else sharding, may_alias=False)
+
+    def _begin(self, threshold: float, first: int) -> tuple[Cloud, Route]:
+        """Draw the start, while the program of the levels is compiled by going through none."""
+        with make_pool(1) as pool:
+            start = pool.submit(begin, self.plan, self.path, self.key)
+            shapes = jax.eval_shape(functools.partial(begin, self.plan), self.path, self.key)[0]
+            nowhere = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
+            none = np.asarray([first, first], np.int32)
+            descend(self.plan, self._route(self.key, threshold), self._cloud(nowhere), none)
+            x, step_key = start.result()
+        return self._cloud(x), self._route(step_key, threshold)
+
+    def _cloud(self, x: Any) -> Cloud:
+        # Of NumPy, all of it: JAX would compile a program for each of them.
+        n = self.particles
+        return Cloud(
+            position=self._placed(x, split=True),
+            kernel=self._placed(self.kernel, split=False),
+            log_weight=self._placed(np.zeros(n, self.dtype), split=True),
+            log_z=self._placed(np.zeros((), self.dtype), split=False),
+            origin=self._placed(np.arange(n, dtype=np.int32), split=True),
+            resampled=self._placed(np.zeros((), np.int32), split=False),
+        )
+
+    def _route(self, key: jax.Array, threshold: float) -> Route:
+        route = Route(
+            self.path, _number(self.levels, self.dtype), key,
+            np.asarray(self.steps, np.int32), _number(threshold, self.dtype),
+        )  # fmt: skip
+        return route if self.alone else self._placed(route, split=False)
 
     def run(self, threshold: float, *, enabled: bool) -> dict[str, Any]:
         """Go all the way; return the cloud, what each level said, and the frames."""
-        n, first = self.particles, int(self.path.kind == "temperature")
-        x = begin(self.plan, self.path, self.start_key)
-        frames = [jax.tree.map(np.asarray, x)] if self.plan.keep else []
-        route = Route(
-            self.path, _number(self.levels, self.dtype), self.step_key,
-            jnp.asarray(self.steps, jnp.int32), _number(threshold, self.dtype),
-        )  # fmt: skip
-        zeros = jnp.zeros(n, self.dtype)
-        cloud = Cloud(
-            position=self._placed(x, split=True),
-            kernel=self._placed(jax.tree.map(jnp.array, self.kernel), split=False),
-            log_weight=self._placed(zeros, split=True),
-            log_z=self._placed(jnp.zeros((), self.dtype), split=False),
-            origin=self._placed(jnp.arange(n, dtype=jnp.int32), split=True),
-            resampled=self._placed(jnp.zeros((), jnp.int32), split=False),
-        )
-        route = self._placed(route, split=False)
+        first = int(self.path.kind == "temperature")
+        cloud, route = self._begin(threshold, first)
+        frames = [jax.tree.map(np.array, cloud.position)] if self.plan.keep else []
         total, at = (len(self.levels) - first) * self.steps, first
         rows: list[dict[str, np.ndarray]] = []
         since = time.perf_counter()
@@ -253,7 +271,7 @@ class _Journey:
             while at < len(self.levels):
                 end = min(len(self.levels), at + min(self.plan.capacity, max(1, int(quantum))))
                 began = time.perf_counter()
-                cloud, out = descend(self.plan, route, cloud, jnp.asarray([at, end], jnp.int32))
+                cloud, out = descend(self.plan, route, cloud, np.asarray([at, end], np.int32))
                 out = jax.tree.map(lambda a, count=end - at: np.asarray(a)[:count], out)
                 spent = time.perf_counter() - began
                 rows.append(out["stats"])
@@ -319,8 +337,8 @@ class _Journey:
         }
 
 
-def _number(value: Any, dtype: Any = None) -> jax.Array:
-    return jnp.asarray(value, jnp.result_type(float) if dtype is None else dtype)
+def _number(value: Any, dtype: Any = None) -> np.ndarray:
+    return np.asarray(value, jnp.result_type(float) if dtype is None else dtype)
 
 
 def _ours(kernel: Any) -> bool:

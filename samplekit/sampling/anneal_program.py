@@ -15,8 +15,7 @@ from jax import Array
 
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
-from samplekit.kernels.base import Base, improved, library_rules
-from samplekit.sampling.program import move_chains
+from samplekit.kernels.base import Base, NoiseKernel, improved, library_rules
 from samplekit.sampling.view import View, with_space
 
 # What is kept of the steps of a level, over all particles.
@@ -69,10 +68,11 @@ def view_at(plan: Plan, path: Any, level: Any) -> View:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def begin(plan: Plan, path: Any, key: Array) -> Any:
-    """Return the positions that the path begins with, as the kernel moves them."""
-    x = path.start(key, plan.particles)
-    return jax.vmap(plan.space.ravel)(x) if plan.flat else x
+def begin(plan: Plan, path: Any, key: Array) -> tuple[Any, Array]:
+    """Return the positions that the path begins with, as the kernel moves them, and a key."""
+    start_key, step_key = jax.random.split(key)
+    x = path.start(start_key, plan.particles)
+    return jax.vmap(plan.space.ravel)(x) if plan.flat else x, step_key
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -113,7 +113,8 @@ def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any
     level = route.levels[i]
     view = view_at(plan, route.path, level)
     key = jax.random.fold_in(route.key, i.astype(jnp.uint32))
-    key_init, key_resample, key_step = jax.random.split(key, 3)
+    # Steps take the numbers after these. A split would draw keys that most kernels do not use.
+    key_init, key_resample = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
     weights: Stats = {}
     if plan.weighted:
         before = view_at(plan, route.path, route.levels[i - 1])
@@ -129,7 +130,7 @@ def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key_init, jnp.arange(plan.particles))
     target = view.for_kernel
     state = jax.vmap(lambda k, x: kernel.init(k, x, target))(keys, cloud.position)
-    state, kernel, stats = walk(plan, view, (state, kernel), (key_step, route.steps))
+    state, kernel, stats = walk(plan, view, (state, kernel), (key, route.steps))
     new = dataclasses.replace(
         cloud, position=state.position, kernel=rescaled(kernel, 1 / factor) if plan.tunes else
         cloud.kernel,
@@ -151,16 +152,30 @@ def rescaled(kernel: Any, factor: Array) -> Any:
 def walk(
     plan: Plan, view: View, start: tuple[Any, Any], clock: tuple[Array, Array]
 ) -> tuple[Any, Any, Stats]:
-    """Take the steps of one level; an open step size is tuned in the first half of them."""
-    key, steps = clock
-    size, chain = (plan.particles, plan.particles), jnp.arange(plan.particles)
+    """Take the steps of one level; an open step size is tuned in the first half of them.
 
-    def step(state: Any, kernel: Any, j: Array) -> tuple[Any, Any, Stats]:
+    The noise of a step is drawn in the one before, beside its scores: on one thread, where the
+    scores wait for it, it would keep the others idle.
+    """
+    key, steps = clock
+    target = view.for_kernel
+
+    def draw(j: Array) -> Any:
+        one = jax.random.fold_in(key, j.astype(jnp.uint32) + 2)
+        if isinstance(start[1], NoiseKernel):
+            first = jax.tree.map(lambda a: a[0], start[0].position)
+            return start[1].noise(one, first, (plan.particles,))
+        return jax.vmap(jax.random.fold_in, (None, 0))(one, jnp.arange(plan.particles))
+
+    def step(state: Any, kernel: Any, j: Array, drawn: Any) -> tuple[Any, Any, Stats]:
         learning = 2 * j < steps
         if plan.tunes:
             kernel = kernel.tuning(on=learning)
-        one = jax.random.fold_in(key, j.astype(jnp.uint32))
-        state, stats = move_chains(size, view, kernel, state, at=(one, chain))
+        if isinstance(kernel, NoiseKernel):
+            move = jax.vmap(kernel.move, in_axes=((0, None), 0, None))
+        else:
+            move = jax.vmap(kernel.step, in_axes=(0, 0, None))
+        state, stats = move(drawn, state, target)
         if plan.tunes:
 
             def learn(kernel: Any) -> Any:
@@ -172,16 +187,19 @@ def walk(
 
     kernel = jax.tree.map(jnp.asarray, start[1])
     j = jnp.zeros((), jnp.int32)
-    shapes = jax.eval_shape(step, start[0], kernel, j)[2]
+    drawn = draw(j)
+    shapes = jax.eval_shape(step, start[0], kernel, j, drawn)[2]
     empty = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
 
-    def body(j: Array, loop: tuple[Any, Any, Stats]) -> tuple[Any, Any, Stats]:
-        state, kernel, folded = loop
-        state, kernel, new = step(state, kernel, j)
+    def body(j: Array, loop: tuple[Any, Any, Stats, Any]) -> tuple[Any, Any, Stats, Any]:
+        state, kernel, folded, drawn = loop
+        following = jax.lax.cond(j + 1 < steps, draw, lambda _: drawn, j + 1)
+        state, kernel, new = step(state, kernel, j, drawn)
         summed = {name: folded[name] + new[name] for name in new}
-        return state, kernel, summed | {n: new[n] for n in new if n == "step_size"}
+        return state, kernel, summed | {n: new[n] for n in new if n == "step_size"}, following
 
-    state, kernel, stats = jax.lax.fori_loop(0, steps, body, (start[0], kernel, empty))
+    begun = (start[0], kernel, empty, drawn)
+    state, kernel, stats, _ = jax.lax.fori_loop(0, steps, body, begun)
     rates = {n: stats[n] / steps.astype(stats[n].dtype) for n in stats if n == "acceptance_rate"}
     return state, kernel, stats | rates
 

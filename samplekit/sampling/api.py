@@ -11,13 +11,14 @@ import numpy as np
 from samplekit.core.errors import StoreError
 from samplekit.kernels.base import Base
 from samplekit.sampling.cache import use_cache
+from samplekit.sampling.devices import read_devices
 from samplekit.sampling.engine import Engine, Task
 from samplekit.sampling.labels import label
 from samplekit.sampling.loop import Loop, hold_ctrl_c
+from samplekit.sampling.processes import find_crew
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.settings import (
-    check_devices,
     check_fit,
     default_kernel,
     make_key,
@@ -43,7 +44,7 @@ def sample(
     thin: int = 1,
     until: Converged | None = None,
     store: str | os.PathLike[str] | None = None,
-    devices: Sequence[Any] | None = None,
+    devices: Any = None,
     stats: Sequence[str] | None = None,
     keep_warmup: bool = False,
     cache: bool = True,
@@ -67,9 +68,10 @@ def sample(
     until
         A stop rule such as `Converged()`; `draws` is then the most that is drawn.
     store
-        Folder for a run that survives: appended while sampling, continued by `resume`.
+        Folder for a run that survives: appended while sampling, continued by `resume`. Several
+        processes (`samplekit launch`, `jax.distributed`) need one that all of them see.
     devices
-        Devices to use; None takes all.
+        Devices to use: a number, a list of JAX's devices or a mesh; None takes all.
     stats
         Names of the statistics to keep; None keeps all that the kernel reports.
     keep_warmup
@@ -92,7 +94,8 @@ def sample(
     )
     kernel = default_kernel(target) if kernel is None else kernel
     check_fit(target, kernel)
-    check_devices(devices)
+    devices = read_devices(devices)
+    crew = find_crew(store, devices)
     key = make_key(seed)
     if cache:
         use_cache()
@@ -106,11 +109,12 @@ def sample(
     view = View(target, bool(getattr(kernel, "flat", False)))
     task = Task(view, prepared, kernel, settings, key, stats, dim, np.dtype(dtype), devices)
     engine = Engine(task)
-    record = Record(settings, label(target, engine.shown), engine.stats)
+    record = Record(settings, label(target, engine.shown), engine.stats, crew)
     record.start_at(starts, engine)
-    if store is not None:
-        record.open_store(store, engine)
-    return _drive(engine, record, progress=progress)
+    with crew:
+        if store is not None:
+            record.open_store(store, engine)
+        return _drive(engine, record, progress=progress and crew.index == 0)
 
 
 def _drive(engine: Engine, record: Record, *, progress: bool) -> "xr.DataTree":
@@ -141,7 +145,7 @@ def resume(
     draws: int | None = None,
     kernel: Any = None,
     progress: bool = True,
-    devices: Sequence[Any] | None = None,
+    devices: Any = None,
 ) -> "xr.DataTree":
     """Go on with a run, from memory or from its store, as if it had never stopped.
 
@@ -167,12 +171,17 @@ def resume(
     >>> longer["posterior"].sizes["draw"]
     100
     """
-    from samplekit.sampling.checkpoint import reopen
+    from samplekit.sampling.checkpoint import is_path, reopen
 
-    check_devices(devices)
+    devices = read_devices(devices)
+    crew = find_crew(run_or_path if is_path(run_or_path) else None, devices)
     use_cache()
-    engine, record = reopen(run_or_path, target, draws=draws, kernel=kernel, devices=devices)
-    return _drive(engine, record, progress=progress)
+    engine, record = reopen(
+        run_or_path, target, draws=draws, kernel=kernel, devices=devices, crew=crew
+    )
+    with crew:
+        record.check_files(engine)
+        return _drive(engine, record, progress=progress and crew.index == 0)
 
 
 def kernel_of(run: Any) -> Any:

@@ -14,6 +14,7 @@ from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
 from samplekit.sampling.engine import Engine, Task, leaf_name
 from samplekit.sampling.labels import label
+from samplekit.sampling.processes import Alone
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
 from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
@@ -59,6 +60,7 @@ def reopen(
     draws: int | None,
     kernel: Any,
     devices: Any,
+    crew: Alone,
 ) -> tuple[Engine, Record]:
     """Return the engine and the record of a run as they were at its last checkpoint."""
     store, tree, arrays, attrs = _load(run_or_path)
@@ -84,7 +86,7 @@ def reopen(
     _restore(engine, arrays, attrs, compare=kernel is not None)
     if engine.started:
         _check_target(engine)
-    record = Record(settings, label(target, engine.shown), engine.stats)
+    record = Record(settings, label(target, engine.shown), engine.stats, crew)
     _check_variables(record, tree)
     record.tick = int(attrs["tick"])
     record.restarts = list(attrs["restarts"])
@@ -100,12 +102,17 @@ def reopen(
     return engine, record
 
 
+def is_path(run_or_path: Any) -> bool:
+    """Tell whether a run is given by its path."""
+    return isinstance(run_or_path, str | os.PathLike)
+
+
 def _load(
     run_or_path: Any,
 ) -> tuple[Store | None, "xr.DataTree", dict[str, np.ndarray], dict[str, Any]]:
     import xarray as xr
 
-    if isinstance(run_or_path, str | os.PathLike):
+    if is_path(run_or_path):
         store = Store.open(run_or_path)
         tree = xr.open_datatree(store.path, engine="zarr")
         if not store.state():

@@ -9,6 +9,8 @@ sharded over the devices.
 import dataclasses
 import functools
 import os
+import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from samplekit.adaptation import finish_window, start_tuning, windows
 from samplekit.core.stats import choose
 from samplekit.kernels.base import NoiseKernel
+from samplekit.sampling.packing import Packing
 from samplekit.sampling.program import (
     Carry,
     Job,
@@ -30,6 +33,7 @@ from samplekit.sampling.program import (
     stats_shape,
 )
 from samplekit.sampling.settings import Settings
+from samplekit.sampling.spread import Spread, spans_processes
 from samplekit.sampling.view import View
 
 type Block = dict[str, np.ndarray]
@@ -41,6 +45,8 @@ CALL_BYTES = 8 * 2**20
 FEW_CHAINS = 16
 # What the progress bar shows of a warm-up that is not kept.
 WATCHED = ("acceptance_rate", "step_size")
+# Programs that have run; JAX's own cache keeps them alive, and forgets them.
+_compiled: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 def cores() -> int:
@@ -156,12 +162,27 @@ class Engine:
             records=task.learns_metric,
             tunes=task.tunes,
         )
+        everywhere = self.batch is not None and spans_processes(task.devices)
+        self._spread = Spread(task.devices or jax.devices(), chains) if everywhere else None
         # NumPy arrays, copied to the device by each first call: all chains may share them.
-        self.blank, treedef = jax.tree.flatten(self._blank())
-        self.carries: list[list[Any]] = [self.blank for _ in self.parts]  # their leaves
-        self._idle = self._resting()
-        self._view, view = jax.tree.flatten(jax.device_put(task.view))
-        self._program = Program(self.plan, (view, treedef, jax.tree.structure(self._idle)))
+        blank, self._idle, alone = self._blank(), self._resting(), self.batch is None
+        view = jax.device_put(task.view)
+        program = Program(
+            self.plan,
+            view=Packing.of(view, joined=False),
+            carry=Packing.of(blank, joined=alone),
+            job=Packing.of(self._idle, joined=alone),
+        )
+        # The very object that ran before, if any: JAX need not compare the two at every call.
+        self._program = next((known for known in _compiled if known == program), program)
+        self._values = Packing.of(self.shown, joined=alone)
+        self._stats = Packing.of(self.stats, joined=alone)
+        self._view = self._program.view.pack(view)
+        if self._spread is not None:
+            self._view = self._spread.put(self._view, split=False)
+        self.blank = self._program.carry.pack(blank)
+        self.carries: list[list[Any]] = [self.blank for _ in self.parts]  # packed
+        self.warmed = [0.0 for _ in self.parts]  # when each ended its warm-up
 
     def _blank(self) -> Carry:
         """Return the carry before the first call: shapes, and the kernel as prepared."""
@@ -194,7 +215,7 @@ class Engine:
             given=np.broadcast_to(np.asarray(given), np.shape(mine)).copy(),
             attempt=np.maximum(attempts[mine], 0).astype(np.int32),
         )
-        carry, _, _ = self._call(part, job)
+        carry, *_ = self._call(part, job)
         fine = np.atleast_1d(np.array(self._unpacked(carry).started))
         failed = self.batch is None and attempts[part] > 0 and not fine.all()
         self.carries[part] = before if failed else carry
@@ -205,21 +226,32 @@ class Engine:
         """Whether every chain has its start."""
         return all(bool(np.all(c.started)) for c in self.unpacked())
 
-    def _unpacked(self, leaves: list[Any]) -> Carry:
-        return jax.tree.unflatten(self._program.structures[1], leaves)
+    def _unpacked(self, packed: list[Any]) -> Carry:
+        return self._program.carry.unpack(
+            [np.asarray(a) for a in packed] if self.batch is None else packed
+        )
 
     def unpacked(self) -> list[Carry]:
         """Return the carries of all parts."""
         return [self._unpacked(leaves) for leaves in self.carries]
 
-    def _call(self, part: int, job: Job) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-        carry = self._placed(part)
-        return advance(self._program, self._view, carry, jax.tree.leaves(job))
+    @property
+    def compiled(self) -> bool:
+        """Whether this process has run the same program before."""
+        return self._program in _compiled
+
+    def _call(self, part: int, job: Job) -> tuple[list[Any], list[Any], list[Any]]:
+        carry, packed = self._placed(part), self._program.job.pack(job)
+        if self._spread is not None:
+            packed = self._spread.put(packed, split=False)
+        out = advance(self._program, self._view, carry, packed)
+        _compiled.add(self._program)
+        return out if self._spread is None else self._spread.fetch(out)
 
     def _resting(self) -> Job:
-        """Return a job that does nothing, on the device: most of a job never changes."""
+        """Return a job that does nothing: most of a job never changes."""
         lead = () if self.batch is None else (self.batch,)
-        job = Job(
+        return Job(
             key=self.task.key,
             chain=np.arange(self.batch or 1, dtype=np.int32).reshape(lead),
             begin=np.zeros(lead, bool),
@@ -228,7 +260,6 @@ class Engine:
             attempt=np.zeros(lead, np.int32),
             clock=np.zeros(6, np.uint32),
         )
-        return jax.device_put(job)
 
     def _job(self, part: int, *, tick: int, draws: int) -> Job:
         settings, warm = self.task.settings, tick < self.task.settings.warmup
@@ -247,7 +278,13 @@ class Engine:
         if self.batch is None:
             if devices is None:
                 return leaves
-            return jax.device_put(leaves, devices[part % len(devices)])
+            here = [d for d in devices if d.process_index == jax.process_index()]
+            return jax.device_put(leaves, here[part % len(here)])
+        if self._spread is not None:
+            carry, put = self._unpacked(leaves), self._spread.put
+            state, started = put((carry.state, carry.started), split=True)
+            kernel, tuning = put((carry.kernel, carry.tuning), split=False)
+            return self._program.carry.pack(Carry(state, kernel, tuning, started))
         devices = list(devices or jax.local_devices())
         count = max(n for n in range(1, len(devices) + 1) if self.batch % n == 0)
         if count == 1:
@@ -256,7 +293,7 @@ class Engine:
         split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("chains"))
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         carry = self._unpacked(leaves)
-        return jax.tree.leaves(
+        return self._program.carry.pack(
             Carry(
                 jax.device_put(carry.state, split),
                 jax.device_put(carry.kernel, whole),
@@ -267,32 +304,39 @@ class Engine:
 
     def run(self, part: int, tick: int, until: int) -> list[tuple[int, Block, Block]]:
         """Run a part from one tick to another; return its blocks of (tick, values, statistics)."""
-        blocks = []
+        blocks, settings = [], self.task.settings
         while tick < until:
             stops = [until, tick + self.plan.capacity]
-            stops += [end for end in (*self.ends, self.task.settings.warmup) if end > tick]
+            stops += [end for end in (*self.ends, settings.warmup) if end > tick]
             end = min(stops)
             job = self._job(part, tick=tick, draws=end - tick)
             self.carries[part], values, stats = self._call(part, job)
-            if tick < self.task.settings.warmup and not self.task.settings.keep_warmup:
-                values, stats = {}, {n: a for n, a in stats.items() if n in WATCHED}
-            blocks.append((tick, self._rows(values, end - tick), self._rows(stats, end - tick)))
+            keep = settings.keep_warmup or tick >= settings.warmup
+            drawn = self._rows(self._values, values, end - tick) if keep else {}
+            told = self._rows(self._stats, stats, end - tick, None if keep else WATCHED)
+            blocks.append((tick, drawn, told))
             tick = end
-            if tick in self.ends and tick <= self.task.settings.warmup and self.plan.tunes:
-                self._finish_window(part, last=tick == self.task.settings.warmup)
+            if tick in self.ends and tick <= settings.warmup and self.plan.tunes:
+                self._finish_window(part, last=tick == settings.warmup)
+            if tick == settings.warmup:
+                self.warmed[part] = time.perf_counter()
         return blocks
 
-    def _rows(self, tree: dict[str, jax.Array], count: int) -> Block:
+    def _rows(
+        self, packing: Packing, packed: list[Any], count: int, names: Sequence[str] | None = None
+    ) -> Block:
         """Return the filled rows as NumPy arrays with the chains in front."""
-        rows = {name: np.asarray(a)[:count] for name, a in tree.items()}
+        alone = self.batch is None
+        tree: dict[str, Any] = packing.unpack(map(np.asarray, packed) if alone else packed)
+        some = tree if names is None else [n for n in names if n in tree]
+        rows = {name: np.asarray(tree[name])[:count] for name in some}
         if 2 * count < self.plan.capacity:  # or a few rows would keep all of the memory
             rows = {name: a.copy() for name, a in rows.items()}
-        if self.batch is None:
-            return {name: a[None] for name, a in rows.items()}
-        return {name: np.moveaxis(a, 1, 0) for name, a in rows.items()}
+        return {name: a[None] if alone else np.moveaxis(a, 1, 0) for name, a in rows.items()}
 
     def _finish_window(self, part: int, *, last: bool) -> None:
-        carry = self._unpacked(self.carries[part])
+        packed = [np.array(a) for a in self.carries[part]]
+        carry = self._program.carry.unpack(packed)  # views, to be written to
         setting = getattr(self.task.original, "metric", None)
         forced = isinstance(setting, str) and setting in ("dense", "low_rank")
         kernel, tuning = finish_window(
@@ -302,12 +346,15 @@ class Engine:
             metric=self.plan.records and not last,
             force=forced,
         )
-        new = dataclasses.replace(carry, kernel=kernel, tuning=tuning)
-        self.carries[part] = jax.tree.leaves(new)
+        old, new = jax.tree.leaves((carry.kernel, carry.tuning)), jax.tree.leaves((kernel, tuning))
+        for view, value in zip(old, new, strict=True):
+            if value is not view:
+                view[...] = value
+        self.carries[part] = packed
 
     def arrays(self) -> list[np.ndarray]:
         """Return the leaves of all carries, chains stacked in front where they run one by one."""
-        flat = [[np.array(leaf) for leaf in leaves] for leaves in self.carries]
+        flat = [[np.array(leaf) for leaf in jax.tree.leaves(carry)] for carry in self.unpacked()]
         if self.batch is not None:
             return flat[0]
         return [np.stack(column) for column in zip(*flat, strict=True)]
@@ -317,7 +364,8 @@ class Engine:
         if self.batch is not None:
             self.carries = [list(arrays)]
             return
-        self.carries = [[a[part] for a in arrays] for part in self.parts]
+        packing = self._program.carry
+        self.carries = [packing.pack([a[part] for a in arrays]) for part in self.parts]
 
     def leaf_names(self) -> list[str]:
         """Return a readable name for each leaf of a carry."""

@@ -19,6 +19,7 @@ import numpy as np
 from samplekit.core.errors import TargetError
 from samplekit.sampling import convergence
 from samplekit.sampling.engine import Block, Engine, cores
+from samplekit.sampling.processes import exchange
 from samplekit.sampling.program import MOST_STARTS
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
@@ -28,7 +29,7 @@ from samplekit.sampling.threads import make_pool
 ROUND_SECONDS = 0.3
 # The first round is short, unless a start (one gradient, compiled) took next to no time; then
 # rounds grow as far as their speed allows.
-FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 150.0, 6e-3
+FIRST_ROUND, QUICK_ROUND, QUICK_START = 4.0, 150.0, 10e-3
 ROUND_GROWTH = 100
 # Lost chains are looked for at these parts of warm-up; a chain restarted at the last has time left.
 RESCUE_AT = (0.15, 0.4)
@@ -42,7 +43,11 @@ class Loop:
     def __init__(self, engine: Engine, record: Record, progress: Progress) -> None:
         self.engine, self.record, self.progress = engine, record, progress
         self.settings = engine.task.settings
+        self.crew = record.crew
+        # Of several processes each runs its own parts; a batch is one program of them all.
+        self.mine = self.crew.share(engine.parts) if engine.batch is None else engine.parts
         self.tick = record.tick
+        self._asked = threading.Event()  # whether the user asked for the end
         self._quantum = FIRST_ROUND
         self._barriers = self._fixed_ticks()
         self._acceptance: list[float] = []
@@ -59,8 +64,6 @@ class Loop:
                 draws = int(np.ceil(draws * LOOK_GROWTH))
         if settings.warmup >= 100 and self.engine.plan.tunes:
             ticks |= {round(part * settings.warmup): "rescue" for part in RESCUE_AT}
-        if settings.warmup:
-            ticks.setdefault(settings.warmup, "warm")
         return ticks
 
     def begin(self, pool: futures.Executor, starts: np.ndarray | None) -> None:
@@ -68,19 +71,20 @@ class Loop:
         self.progress.phase("compiling")
         since = time.perf_counter()
         attempts = np.zeros(self.settings.chains, int)
-        first, *others = self.engine.parts
-        job = pool.submit(self.engine.begin, first, starts, attempts)
+        first = 0 if self.engine.compiled else 1  # one chain compiles, the others wait for it
+        jobs = [pool.submit(self.engine.begin, p, starts, attempts) for p in self.mine[:first]]
         import xarray  # noqa: F401  # needed at the end; takes its third of a second here
 
-        results = [job.result()]  # compiled: the others start at once
+        futures.wait(jobs)
         began = time.perf_counter()
-        jobs = [pool.submit(self.engine.begin, part, starts, attempts) for part in others]
-        results += [job.result() for job in jobs]
-        for part, fine in zip(self.engine.parts, results, strict=True):
+        jobs += [pool.submit(self.engine.begin, p, starts, attempts) for p in self.mine[first:]]
+        results = [job.result() for job in jobs]
+        for part, fine in zip(self.mine, results, strict=True):
             if not fine.all():
                 self._no_start(part + int(np.argmin(fine)), given=starts is not None)
         now = time.perf_counter()
-        if len(self.engine.parts) > 1 and now - began < QUICK_START:
+        slow = len(self.mine) == 1 or now - began >= QUICK_START
+        if not any(note["slow"] for note in exchange(self.crew, self.engine, {"slow": slow})):
             self._quantum = QUICK_ROUND
         self.record.seconds["compiling"] = now - since
         self.record.starts = self.record.anchor = self.engine.positions()[0]
@@ -104,14 +108,16 @@ class Loop:
 
     def pool(self) -> contextlib.AbstractContextManager[futures.Executor]:
         """Return the threads that chains run in."""
-        return make_pool(min(len(self.engine.parts), cores() + 1))  # one computes, another talks
+        return make_pool(min(len(self.mine), cores() + 1))  # one computes, another talks
 
     def run(self, pool: futures.Executor, asked: threading.Event) -> None:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
+        self._asked = asked
         self.progress.update(float(self.settings.step_at(self.tick)))
         while self.tick < self.settings.ticks and not self.record.finished:
             interrupted = self._round(pool)
-            if (interrupted or asked.is_set()) and self.tick < self.settings.ticks:
+            alone = self.crew.count == 1  # several processes end after the same round
+            if (interrupted or (alone and asked.is_set())) and self.tick < self.settings.ticks:
                 self.record.interrupted = not self.record.finished
                 break
         if not self.record.interrupted:
@@ -124,19 +130,31 @@ class Loop:
         barrier = min(t for t in self._barriers if t > self.tick)
         end = min(barrier, self.tick + max(1, int(self._quantum)))
         since = time.perf_counter()
-        jobs = [pool.submit(self.engine.run, part, self.tick, end) for part in self.engine.parts]
+        jobs = [pool.submit(self.engine.run, part, self.tick, end) for part in self.mine]
         interrupted = _wait(jobs)
-        spent = time.perf_counter() - since
-        self.record.seconds["warm-up" if warm else "sampling"] += spent
-        self._adapt_round(end - self.tick, spent)
-        for part, job in zip(self.engine.parts, jobs, strict=True):
+        done = time.perf_counter()
+        spent = done - since
+        self._count_seconds(since, done, end)
+        for part, job in zip(self.mine, jobs, strict=True):
             for tick, values, stats in job.result():
                 self.record.add(part, tick, (values, stats))
-        self.tick = self.record.tick = end
+        before, self.tick, self.record.tick = self.tick, end, end
+        self.record.flush(self.engine)
+        notes = {"spent": spent, "stop": interrupted or self._asked.is_set()}
+        notes = exchange(self.crew, self.engine, notes)
+        self._adapt_round(end - before, max(float(note["spent"]) for note in notes))
         self._watch([job.result() for job in jobs])
         self._at_barrier(self._barriers.get(end, ""))
         self.record.commit(self.engine)
-        return interrupted
+        return any(note["stop"] for note in notes)
+
+    def _count_seconds(self, since: float, done: float, end: int) -> None:
+        """Divide the time of a round: warm-up lasts until the last chain has ended it."""
+        warm = end <= self.settings.warmup
+        warmed = done if warm else max(since, *(self.engine.warmed[p] for p in self.mine))
+        for phase, spent in (("warm-up", warmed - since), ("sampling", done - warmed)):
+            if spent > 0:
+                self.record.seconds[phase] += spent
 
     def _adapt_round(self, ticks: int, spent: float) -> None:
         """Aim for the wanted length of a round, never growing too fast on little evidence."""
@@ -147,19 +165,22 @@ class Loop:
         if kind == "rescue":
             self._rescue()
         elif kind == "look" and self.settings.until is not None:
-            self.record.finished = self.settings.until.met(self.record.posterior())
+            first = self.crew.index == 0
+            met = first and self.settings.until.met(self.record.posterior())
+            self.record.finished = bool(self.crew.agree(met))
 
     def _rescue(self) -> None:
         """Restart chains that hardly moved since the last look, far above the others in energy."""
         now, log_density, _ = self.engine.positions()
-        lost = lost_chains(self.record.anchor, now, log_density)
+        lost = self.crew.agree(lost_chains(self.record.anchor, now, log_density)).tolist()
         if lost:
             attempts = np.full(self.settings.chains, -1)
             for chain in lost:
                 attempts[chain] = 1 + sum(r["chain"] == chain for r in self.record.restarts)
             parts: Sequence[int] = lost if self.engine.batch is None else [0]
-            for part in parts:
+            for part in set(parts).intersection(self.mine):
                 self.engine.begin(part, None, attempts)
+            exchange(self.crew, self.engine, {})
             before, now = now, self.engine.positions()[0]
             moved = [c for c in lost if np.any(now[c] != before[c])]  # the others found no start
             self.record.restarts += [{"chain": c, "step": self.tick} for c in moved]

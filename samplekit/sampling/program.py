@@ -19,12 +19,16 @@ from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
 from samplekit.kernels.base import NoiseKernel
+from samplekit.sampling.columns import UnreadableError, map_columns
+from samplekit.sampling.packing import Packing
 from samplekit.sampling.view import View
 
 # Starts are tried this often before a chain gives up, as in Stan.
 MOST_STARTS = 100
 # Starts are uniform on ±2 in unconstrained space, as in Stan and NumPyro.
 START_RADIUS = 2.0
+# From this many chains on, in at most so many coordinates, moves are worked out column by column.
+MANY_CHAINS, FEW_COORDINATES = 256, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,18 +101,24 @@ class Carry:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A plan and the structures of view, carry and job: all that a compiled program depends on.
+    """A plan and how view, carry and job are packed: all that a compiled program depends on.
 
     Its hash is computed once. JAX would otherwise hash and compare the target's description, and
     rebuild kernels, at every call, which takes longer than a hundred draws of a small target.
     """
 
     plan: Plan
-    structures: tuple[Any, Any, Any]
+    view: Packing
+    carry: Packing
+    job: Packing
     _hash: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.plan, self.structures)))
+        object.__setattr__(self, "_hash", hash(self._parts))
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.plan, self.view, self.carry, self.job
 
     def __hash__(self) -> int:
         return self._hash
@@ -118,47 +128,50 @@ class Program:
             return True
         if not isinstance(other, Program) or self._hash != other._hash:
             return False
-        return (self.plan, self.structures) == (other.plan, other.structures)
+        return self._parts == other._parts
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def advance(
     program: Program, view: list[Array], carry: list[Array], job: list[Array]
-) -> tuple[list[Array], dict[str, Array], Stats]:
+) -> tuple[list[Array], list[Array], list[Array]]:
     """Run a job; return the carry, the values of the draws and their statistics.
 
-    View, carry and job are leaves: see `Program`.
+    All are packed: see `Program`, and `Packing` for why.
     """
-    parts = zip(program.structures, (view, carry, job), strict=True)
-    trees = [jax.tree.unflatten(treedef, leaves) for treedef, leaves in parts]
-    new, values, stats = _advance(program.plan, *trees)
-    return jax.tree.leaves(new), values, stats
+    new, values, stats = _advance(
+        program.plan,
+        program.view.unpack(view),
+        program.carry.unpack(carry),
+        program.job.unpack(job),
+    )
+    return program.carry.pack(new), values, stats
 
 
 def _advance(
     plan: Plan, view: View, carry: Carry, job: Job
-) -> tuple[Carry, dict[str, Array], Stats]:
+) -> tuple[Carry, list[Array], list[Array]]:
     starting = jnp.any(job.begin)
     carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}
-    positions = _rows(plan.capacity, carry.state.position)
-    stats = _rows(plan.capacity, empty)
+    joined = plan.chains is None
+    packing = Packing.of(empty, joined=joined)
+
+    def blank(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jnp.zeros((plan.capacity, *a.shape), a.dtype), tree)
 
     def body(i: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
-        carry, folded, positions, stats = loop
+        carry, folded, *rows = loop
         carry, new = _one_step(plan, view, carry, (job, i))
         within = i % job.thin
         folded = combine(folded, {name: new[name] for name in empty}, within == 0, within + 1)
         row = i // job.thin
-        positions, stats = jax.tree.map(
-            lambda rows, value: rows.at[row].set(value),
-            (positions, stats),
-            (carry.state.position, folded),
-        )
-        return carry, folded, positions, stats
+        new = [carry.state.position, packing.pack(folded)]
+        return carry, folded, *jax.tree.map(lambda a, b: a.at[row].set(b), rows, new)
 
-    steps = job.draws * job.thin
-    carry, _, positions, stats = jax.lax.fori_loop(0, steps, body, (carry, empty, positions, stats))
+    rows = blank(carry.state.position), blank(packing.pack(empty))
+    loop = jax.lax.fori_loop(0, job.draws * job.thin, body, (carry, empty, *rows))
+    carry, _, positions, stats = loop
     show = jax.vmap(view.shown if plan.chains is None else jax.vmap(view.shown))
     shapes = jax.eval_shape(show, positions)
     values = jax.lax.cond(
@@ -167,11 +180,8 @@ def _advance(
         lambda _: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
         positions,
     )
-    return carry, values, stats
-
-
-def _rows(capacity: int, tree: Any) -> Any:
-    return jax.tree.map(lambda a: jnp.zeros((capacity, *a.shape), a.dtype), tree)
+    one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
+    return carry, Packing.of(one, joined=joined).pack(values), stats
 
 
 def _one_step(plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]) -> tuple[Carry, Stats]:
@@ -218,8 +228,7 @@ def move_chains(
         x = state.position
         if chains is not None:
             rows, shared = kernel.noise(key, jax.tree.map(lambda a: a[0], x), (chains,))
-            move = jax.vmap(kernel.move, in_axes=((0, None), 0, None))
-            return move((rows, shared), state, target)
+            return _move_all(kernel, (rows, shared), state, target)
         rows, shared = kernel.noise(key, x, (total,))
         mine = jax.tree.map(lambda a: a[chain], rows)
         return kernel.move((mine, shared), state, target)
@@ -227,6 +236,23 @@ def move_chains(
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(chains))
         return jax.vmap(kernel.step, (0, 0, None))(keys, state, target)
     return kernel.step(jax.random.fold_in(key, chain), state, target)
+
+
+def _move_all(kernel: Any, noise: Any, state: Any, target: Any) -> tuple[Any, Stats]:
+    """Move a batch of chains: by columns where positions are small, else under vmap."""
+    rows, shared = noise
+    chains, *shape = jax.tree.leaves(state.position)[0].shape
+    if chains >= MANY_CHAINS and math.prod(shape) <= FEW_COORDINATES:
+
+        def move(own: Any, common: Any) -> Any:
+            (row, state), (kernel, shared, target) = own, common
+            return kernel.move((row, shared), state, target)
+
+        try:
+            return map_columns(move, (rows, state), (kernel, shared, target))
+        except UnreadableError:
+            pass
+    return jax.vmap(kernel.move, in_axes=((0, None), 0, None))((rows, shared), state, target)
 
 
 # Jitted, so that learning the shapes of a step and compiling it trace the kernel once.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from samplekit.core.errors import StoreError
 from samplekit.sampling.engine import Block, Engine
 from samplekit.sampling.labels import Labels
+from samplekit.sampling.processes import Alone
 from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, safe_name
 from samplekit.sampling.settings import Settings, describe_kernel
 from samplekit.sampling.stop import Converged
@@ -25,8 +27,10 @@ MEMORY_BYTES = 2**30
 class Record:
     """Collects a run; `tree` gives it, `commit` stores it."""
 
-    def __init__(self, settings: Settings, labels: Labels, stats: dict[str, Any]) -> None:
-        self.settings, self.labels = settings, labels
+    def __init__(
+        self, settings: Settings, labels: Labels, stats: dict[str, Any], crew: Alone
+    ) -> None:
+        self.settings, self.labels, self.crew = settings, labels, crew
         self.stats = {
             n: Variable(
                 tuple(s.shape),
@@ -60,6 +64,8 @@ class Record:
     @property
     def in_memory(self) -> bool:
         """Whether all draws are kept in memory."""
+        if self.crew.count > 1:  # each process has only its own
+            return False
         held = [*self.labels.variables.values(), *self.stats.values()]
         one = sum(math.prod(v.shape) * v.dtype.itemsize for v in held)
         return self.store is None or one * self.settings.chains * self.settings.draws < MEMORY_BYTES
@@ -72,7 +78,14 @@ class Record:
         self.starts = self.anchor
 
     def open_store(self, path: Any, engine: Engine) -> None:
-        """Create the folder that the run is written to."""
+        """Create the folder that the run is written to; of several processes, the first does."""
+        if self.crew.index == 0:
+            self._create_store(path, engine)
+        self.crew.gather({})
+        if self.store is None:
+            self.store = Store.open(path)
+
+    def _create_store(self, path: Any, engine: Engine) -> None:
         self.checkpoint(engine)
         variables = {
             group: {safe_name(n): v for n, v in held.items()}
@@ -92,7 +105,8 @@ class Record:
             constants=constants,
             attrs=attrs,
             group_attrs=dict.fromkeys((*variables, *constants), attrs),
-            chain_block=self.settings.chains,
+            # Processes share no file, whatever their number: network file systems lose such writes.
+            chain_block=self.settings.chains if self._writes_all(engine) else 1,
             state=self._state,
             sampler_attrs=self._state_attrs,
         )
@@ -114,21 +128,51 @@ class Record:
 
     def posterior(self) -> Block:
         """Return the draws so far, (chain, draw, ...)."""
-        if self.in_memory:
+        if self.store is None or self.in_memory:
             return self._groups["posterior"].joined()
-        tree = self._stored_tree()["posterior"].to_dataset()
-        return {n: np.asarray(tree[safe_name(n)].values) for n in self.labels.variables}
+        stored = self.store.read("posterior", self.lengths()["posterior"])
+        return {n: stored[safe_name(n)] for n in self.labels.variables}
 
-    def commit(self, engine: Engine) -> None:
-        """Write what is new to the store and make it visible in one instant."""
+    def check_files(self, engine: Engine) -> None:
+        """Refuse to go on from several machines with files that hold chains of more than one."""
+        if self.store is None or self._writes_all(engine) or self.crew.hosts == 1:
+            return
+        if self.store.chain_block > 1:
+            raise StoreError(
+                f"The run at {str(self.store.path)!r} was begun by one process, and its files hold "
+                f"all chains: {self.crew.hosts} machines cannot write to them safely. Resume with "
+                "processes of one machine."
+            )
+
+    def _writes_all(self, engine: Engine) -> bool:
+        return self.crew.count == 1 or engine.batch is not None
+
+    def flush(self, engine: Engine) -> None:
+        """Write the new draws of the chains that are run here, still unseen."""
         if self.store is None:
             return
+        mine = range(self.settings.chains)
+        if not self._writes_all(engine):
+            mine = self.crew.share(mine)
+        elif self.crew.index > 0:  # every process has all draws, and one is enough
+            self._pending.clear()
         for (group, start), parts in self._pending.items():
             data = {safe_name(n): np.concatenate([p[n] for p in parts]) for n in parts[0]}
-            self.store.append(group, start, slice(0, self.settings.chains), data)
-        self.checkpoint(engine)
-        self.store.commit(self.lengths(), self._state, sampler_attrs=self._state_attrs)
+            self.store.append(group, start, slice(mine[0], mine[-1] + 1), data)
         self._pending.clear()
+
+    def commit(self, engine: Engine) -> None:
+        """Make all that was flushed visible, with the states that go on from there."""
+        if self.store is None:
+            return
+        self.checkpoint(engine)
+        if self.crew.index == 0:
+            self.store.commit(
+                self.lengths(),
+                self._state,
+                sampler_attrs=self._state_attrs,
+                shared=self.crew.count > 1,
+            )
 
     def lengths(self) -> dict[str, int]:
         """Return the draws that each group has by now."""
@@ -183,12 +227,17 @@ class Record:
     def close(self, engine: Engine) -> None:
         """Take the last checkpoint and bring the store up to date."""
         self.checkpoint(engine)
-        if self.store is not None:
+        if self.store is not None and self.crew.index == 0:
             attrs = group_attrs(self.seconds, self.settings)
             self.store.commit(
-                self.lengths(), self._state, sampler_attrs=self._state_attrs, attrs=attrs
+                self.lengths(),
+                self._state,
+                sampler_attrs=self._state_attrs,
+                attrs=attrs,
+                shared=self.crew.count > 1,
             )
             self.store.close()
+        self.crew.gather({})  # what is stored is whole: all may open it
 
     def _stored_tree(self) -> "xr.DataTree":
         import xarray as xr

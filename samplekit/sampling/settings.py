@@ -94,18 +94,6 @@ def make_key(seed: Any) -> jax.Array:
     )
 
 
-def check_devices(devices: Any) -> None:
-    """Refuse what is no list of devices."""
-    if devices is None:
-        return
-    fine = isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) > 0
-    if not fine or not all(hasattr(d, "platform") for d in devices):
-        raise SettingsError(
-            f"devices={devices!r} is not a list of devices. Give some of jax.devices(), or None "
-            "for all of them."
-        )
-
-
 def check_fit(target: Any, kernel: Any) -> None:
     """Refuse a target that lacks what the kernel needs, naming the kernels that would fit."""
     if not isinstance(target, DensityTarget | ScoreTarget | BlockTarget):

@@ -7,7 +7,8 @@
    slot and all attributes change in the same instant. The ``zarr.json`` files below the root,
    for readers that ignore the consolidated ones, are brought up to date by `Store.close`.
 
-POSIX only (``os.pwrite``). One process may write; any number may read meanwhile.
+POSIX only (``os.pwrite``). One process commits; others may append chains of their own until then
+(`samplekit.sampling.processes`), and any number may read meanwhile.
 """
 
 import errno
@@ -155,6 +156,12 @@ class Store:
         store.durable = durable
         return store
 
+    @property
+    def chain_block(self) -> int:
+        """Chains that share a file."""
+        arrays = [a for found in self._arrays.values() for a in found.values()]
+        return max((a.chunk[0] for a in arrays if a.axis == 1), default=1)
+
     def append(self, group: str, start: int, chains: slice, data: Mapping[str, Any]) -> None:
         """Write draws from ``start`` on of some chains, unseen before the next `commit`.
 
@@ -228,12 +235,16 @@ class Store:
         *,
         sampler_attrs: Mapping[str, Any],
         attrs: Mapping[str, Any] | None = None,
+        shared: bool = False,
     ) -> None:
         """Show the draws up to ``lengths``, the state and the attributes, all in one instant.
 
         The first commit fixes names, shapes and types of the state. A group that ``lengths``
-        leaves out keeps its own, as the root keeps its attributes if ``attrs`` is None.
+        leaves out keeps its own, as the root keeps its attributes if ``attrs`` is None. The
+        chains that other processes append, if ``shared``, must be there by now.
         """
+        for group, length in lengths.items() if shared else ():
+            self._written[group] = np.maximum(self._written[group], length)
         for group, length in lengths.items():
             low, high = self.lengths[group], self._written[group].min()
             if not low <= length <= high:
@@ -278,6 +289,22 @@ class Store:
         self._replace(".", f"{group_text(attrs)[:-1]},{inline}\n{nodes}}}}}}}")
         self.lengths, self._slot, self._arrays[SAMPLER] = lengths, slot, state
         self.attrs, self.sampler_attrs = attrs, sampler_attrs
+
+    def read(self, group: str, length: int) -> dict[str, np.ndarray]:
+        """Return the first draws of a group, (chain, draw, *event), committed or not."""
+        found = {}
+        arrays = {name: a for name, a in self._arrays[group].items() if a.axis == 1}
+        for name, array in arrays.items():
+            (block, per), event = array.chunk[:2], array.shape[2:]
+            found[name] = out = np.zeros((array.shape[0], length, *event), array.dtype)
+            for b in range(-(-len(out) // block) if out.size else 0):
+                for k in range(-(-length // per)):
+                    with explained(self.path):
+                        raw = np.fromfile(self._file(array, (b, k)), array.dtype)
+                    part = raw.reshape(per, block, *event).swapaxes(0, 1)
+                    into = out[b * block : (b + 1) * block, k * per : (k + 1) * per]
+                    into[:] = part[: into.shape[0], : into.shape[1]]
+        return found
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the sampler's state at the last commit; empty before the first."""

@@ -16,9 +16,11 @@ from jax import Array
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
+from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
 from samplekit.sampling.loop import hold_ctrl_c
 from samplekit.sampling.progress import Progress
 from samplekit.training.checkpoint import Checkpoint, describe
+from samplekit.training.layout import Layout
 from samplekit.training.plan import Plan
 
 type PyTree = Any
@@ -26,7 +28,10 @@ type Row = dict[str, float]
 
 
 class Objective(Protocol):
-    """What is minimised. Objectives are pytrees: their arrays are data of the one program."""
+    """What is minimised. Objectives are pytrees: their arrays are data of the one program.
+
+    One that leaves part of a model alone has `trains(model)`, a pytree of booleans as wide as it.
+    """
 
     def start(self, key: Array, model: PyTree, data: PyTree, /) -> PyTree:
         """Return what is carried from batch to batch, such as persistent chains, or None."""
@@ -51,7 +56,7 @@ class Objective(Protocol):
 class State:
     """All that changes while training; what a checkpoint holds."""
 
-    params: PyTree
+    params: PyTree  # one vector, where the plan allows it
     optimizer: PyTree
     average: PyTree  # moving average of the parameters; None where it is not kept
     best: PyTree  # the parameters with the lowest held-out loss; None where not asked for
@@ -68,7 +73,6 @@ class _Fixed:
     data: PyTree
     held_out: PyTree
     key: Array
-    epoch: np.ndarray
     steps: np.ndarray
     rate: np.ndarray
     decay: np.ndarray
@@ -76,10 +80,14 @@ class _Fixed:
     transformation: Any
     shape: Any
     batch: int
-    rows: int
+    layout: Layout | None
+    mesh: Any = None  # its devices share every batch
+
+    def parts(self, params: PyTree) -> PyTree:
+        return params if self.layout is None else self.layout.tree(params)
 
     def model(self, params: PyTree) -> PyTree:
-        return eqx.combine(params, self.code)
+        return eqx.combine(self.parts(params), self.code)
 
 
 @dataclasses.dataclass
@@ -102,6 +110,7 @@ def train(
     seed: int = 0,
     progress: bool = True,
     checkpoint: str | Path | None = None,
+    devices: Any = None,
 ) -> Trained:
     """Minimise an objective over mini-batches.
 
@@ -124,6 +133,9 @@ def train(
         Show a bar.
     checkpoint
         A file: written as training proceeds, and read at the start if it is there.
+    devices
+        A number of devices, a list or a mesh: each takes a part of every batch, as many as divide
+        it. None takes all GPUs or TPUs of this process, or the CPU.
 
     Raises
     ------
@@ -156,10 +168,21 @@ def train(
             "patience out."
         )
     use_cache()
-    params, code = eqx.partition(model, eqx.is_inexact_array)
-    fixed = _fixed((objective, code), (data, held_out), plan, seed)
-    state, rows, stopped = _begin(fixed, params, _extras(plan)), [], ""
+    trains = getattr(objective, "trains", None)
+    params, code = eqx.partition(model, trains(model) if trains else eqx.is_inexact_array)
+    layout = Layout.of(params) if plan.elementwise else None
+    fixed = _fixed((objective, code, layout), (data, held_out), plan, seed)
+    devices = read_devices(devices)
+    if devices is not None or jax.default_backend() != "cpu":
+        fixed = dataclasses.replace(fixed, mesh=row_mesh(devices, fixed.batch))
+    # Taken apart once: what is code must be hashed by every call of a compiled program.
+    static, arrays = _taken_apart(fixed)
+    program = static, deal(arrays, fixed.mesh, axis=None)
+    begin = layout.vector(params) if layout else params
+    state, rows, stopped = _begin(*program, begin, _extras(plan)), [], ""
     facts = {"seed": seed} | describe(objective, (data, held_out)) if checkpoint else {}
+    if layout and checkpoint:
+        facts["a model of shapes"] = [list(shape) for shape in layout.shapes]
     saved = Checkpoint(checkpoint, plan, facts) if checkpoint else None
     if saved and (found := saved.read(state)):
         state, rows = found
@@ -167,10 +190,12 @@ def train(
     with Progress(plan.epochs, enabled=progress, unit="epochs") as bar, hold_ctrl_c() as asked:
         bar.update(len(rows))
         bar.phase("training")
+        order = _order(_count(data), fixed.batch, (seed, len(rows)))
         while len(rows) < plan.epochs and not stopped:
             since = time.perf_counter()
-            now = dataclasses.replace(fixed, epoch=np.asarray(len(rows), np.int32))
-            state, numbers = _epoch(now, state)
+            state, numbers = _epoch(*program, state, (np.uint32(len(rows)), order))
+            # The next one's, while this epoch runs.
+            order = _order(_count(data), fixed.batch, (seed, len(rows) + 1))
             row = {name: float(value) for name, value in jax.device_get(numbers).items()}
             rows.append({"epoch": len(rows) + 1} | row | {"seconds": time.perf_counter() - since})
             _refuse_trouble(objective, rows)
@@ -178,13 +203,18 @@ def train(
             stopped = _reason(plan, rows, interrupted=asked.is_set())
             if saved:
                 saved.write(state, rows, last=bool(stopped) or len(rows) == plan.epochs)
-    return Trained(fixed.model(_kept(state, rows)), rows, state.carry, stopped)
+    # Cut into pieces on the host, which compiles nothing.
+    kept = jax.device_put(fixed.parts(_kept(state, rows)))
+    return Trained(eqx.combine(kept, code), rows, state.carry, stopped)
 
 
 def _fixed(
-    what: tuple[Objective, Any], data: tuple[PyTree, PyTree], plan: Plan, seed: int
+    what: tuple[Objective, Any, Layout | None],
+    data: tuple[PyTree, PyTree],
+    plan: Plan,
+    seed: int,
 ) -> _Fixed:
-    objective, code = what
+    objective, code, layout = what
     rows = _count(data[0])
     batch = min(plan.batch_size, rows)
     return _Fixed(
@@ -192,7 +222,6 @@ def _fixed(
         data=_shuffled(data[0], batch, seed),
         held_out=jax.tree.map(jnp.asarray, data[1]),
         key=jax.random.key(seed),
-        epoch=np.zeros((), np.int32),
         steps=np.asarray(plan.epochs * (rows // batch), np.float32),
         rate=np.asarray(plan.rate, np.float32),
         decay=np.asarray(plan.average, np.float32),
@@ -200,7 +229,7 @@ def _fixed(
         transformation=plan.transformation,
         shape=plan.shape,
         batch=batch,
-        rows=rows,
+        layout=layout,
     )
 
 
@@ -212,7 +241,26 @@ def _shuffled(data: PyTree, batch: int, seed: int) -> PyTree:
     """
     order = np.random.default_rng(seed).permutation(_count(data))
     order = np.concatenate([order, order[:batch]])
-    return jax.tree.map(lambda array: jnp.asarray(np.asarray(array)[order]), data)
+    return jax.tree.map(lambda array: jnp.asarray(np.take(array, order, axis=0)), data)
+
+
+def _order(rows: int, batch: int, seed: tuple[int, int]) -> np.ndarray:
+    """Return where the batches of an epoch begin, drawn here: a sort takes long to compile."""
+    random = np.random.default_rng(seed)
+    starts = random.integers(rows) + batch * random.permutation(rows // batch)
+    return (starts % rows).astype(np.int32)
+
+
+def _taken_apart(fixed: _Fixed) -> tuple[Any, _Fixed]:
+    """Return what is code, hashable, and the arrays: `_Fixed` as `jax.jit` takes it."""
+    arrays, code = eqx.partition(fixed, eqx.is_array)
+    leaves, structure = jax.tree.flatten(code)
+    return (tuple(leaves), structure), arrays
+
+
+def _put_together(code: Any, arrays: _Fixed) -> _Fixed:
+    leaves, structure = code
+    return eqx.combine(arrays, jax.tree.unflatten(structure, leaves))
 
 
 def _extras(plan: Plan) -> tuple[bool, bool]:
@@ -220,8 +268,9 @@ def _extras(plan: Plan) -> tuple[bool, bool]:
     return plan.average > 0, plan.patience is not None
 
 
-@eqx.filter_jit
-def _begin(fixed: _Fixed, params: PyTree, extras: tuple[bool, bool]) -> State:
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _begin(code: Any, arrays: _Fixed, params: PyTree, extras: tuple[bool, bool]) -> State:
+    fixed = _put_together(code, arrays)
     averaged, best = extras
     return State(
         params=params,
@@ -237,19 +286,21 @@ def _begin(fixed: _Fixed, params: PyTree, extras: tuple[bool, bool]) -> State:
     )
 
 
-# All but the first argument is given away: an epoch works in the memory of the last.
-@eqx.filter_jit(donate="all-except-first")
-def _epoch(fixed: _Fixed, state: State) -> tuple[State, dict[str, Array]]:
+# The state is given away: an epoch works in the memory of the last.
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _epoch(
+    code: Any, arrays: _Fixed, state: State, when: tuple[Array, Array]
+) -> tuple[State, dict[str, Array]]:
     """Go once through the data; return the mean of each number over the batches."""
-    order, noise, judge = jax.random.split(jax.random.fold_in(fixed.key, fixed.epoch), 3)
-    batches = fixed.rows // fixed.batch
-    offset = jax.random.randint(jax.random.fold_in(order, 0), (), 0, fixed.rows)
-    starts = (offset + fixed.batch * jax.random.permutation(order, batches)) % fixed.rows
-    step = functools.partial(_step, fixed, noise)
-    state, numbers = jax.lax.scan(step, state, (jnp.arange(batches), starts))
+    fixed, (epoch, starts) = _put_together(code, arrays), when
+    key = jax.random.fold_in(fixed.key, epoch)
+    step = functools.partial(_step, fixed, key)
+    state, numbers = jax.lax.scan(step, state, (jnp.arange(starts.size), starts))
     means = {name: jnp.mean(values) for name, values in numbers.items()}
     if fixed.held_out is not None:
         shown = state.params if state.average is None else state.average
+        # Batches take the keys 0, 1 and so on.
+        judge = jax.random.fold_in(key, starts.size)
         loss = fixed.objective.held_out(judge, fixed.model(shown), fixed.held_out)
         means["held_out"] = loss
         if state.best is not None:
@@ -268,9 +319,12 @@ def _step(
     batch = jax.tree.map(
         lambda array: jax.lax.dynamic_slice_in_dim(array, start, fixed.batch), fixed.data
     )
+    if fixed.mesh is not None:  # XLA adds the gradients of the parts up
+        batch = jax.lax.with_sharding_constraint(batch, row_sharding(fixed.mesh))
     gradient, carry, numbers = fixed.objective.gradient(
         jax.random.fold_in(noise, index), fixed.model(state.params), state.carry, batch
     )
+    gradient = _trained_part(fixed, state.params, gradient)
     numbers = numbers | {"gradient_norm": optax.tree.norm(gradient)}
     # Optax mixes integers and floats; a user who forbids that elsewhere should not hear of it.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -288,11 +342,21 @@ def _step(
     return dataclasses.replace(state, **changed, step=state.step + 1), numbers
 
 
+def _trained_part(fixed: _Fixed, params: PyTree, gradient: PyTree) -> PyTree:
+    """Return the gradient of what is trained, in the form of the parameters."""
+    # What is not trained is None among the parameters.
+    none = {"is_leaf": lambda leaf: leaf is None}
+    parts = fixed.parts(params)
+    same = jax.tree.map(lambda p, g: None if p is None else g, parts, gradient, **none)
+    return same if fixed.layout is None else fixed.layout.vector(same)
+
+
 def _kept(state: State, rows: list[Row]) -> PyTree:
     """Return the parameters to keep: the best, else the averaged, else the last."""
-    kept = next(p for p in (state.best, state.average, state.params) if p is not None)
+    found = next(p for p in (state.best, state.average, state.params) if p is not None)
+    kept = jax.device_get(found)
     # The last step of all is one whose result no loss has seen.
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(kept))):
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept)):
         raise _failure(rows, "the parameters are no longer finite. Take a smaller learning_rate.")
     return kept
 

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from tests.bench import (
     anneal,
     boltzmann,
+    choice,
     closed_form,
     cold,
     diagnose,
@@ -15,14 +17,16 @@ from tests.bench import (
     learned,
     many,
     peers,
+    ratios,
     warm,
 )
-from tests.bench.report import Options, Section, bar_rows, write
+from tests.bench.report import Bar, Options, Section, bar_rows, number, write
 
 WORKLOADS = {
     "import": imports.measure,
     "cold": cold.measure,
     "warm": warm.measure,
+    "choice": choice.measure,
     "diagnose": diagnose.measure,
     "many": many.measure,
     "anneal": anneal.measure,
@@ -31,19 +35,24 @@ WORKLOADS = {
     **closed_form.MEASURES,
     **boltzmann.MEASURES,
 }
-
+# What --quick leaves out: each takes minutes even for one round.
+SLOW = {"choice", "stream", "diagnose", "many", "anneal"}
 BESIDE_TORCH = {"many", "anneal", "learned", "boltzmann"}
+BESIDE_SAMPLERS = {"warm"}
 
 
-def parse() -> tuple[list[str], Options]:
+def parse() -> tuple[list[str], Options, argparse.Namespace]:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, fewer cases: a smoke test")
-    parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, with commas")
+    parser.add_argument("--only", help="workloads, with commas")
     parser.add_argument("--rounds", type=int, help="rounds of every workload (5; --quick 1)")
     parser.add_argument("--output", type=Path, default=Path("bench-results"), metavar="DIR")
+    parser.add_argument("--check", action="store_true", help="fail where a ratio got worse")
+    parser.add_argument("--save", action="store_true", help="make these the committed ratios")
     given = parser.parse_args()
-    names = [n.strip() for n in given.only.split(",") if n.strip()]
+    usual = [n for n in WORKLOADS if not (given.quick and n in SLOW)]
+    names = usual if given.only is None else [n.strip() for n in given.only.split(",") if n.strip()]
     unknown = sorted(set(names) - set(WORKLOADS))
     if unknown or not names:
         parser.error(f"--only takes {', '.join(WORKLOADS)}, not {', '.join(unknown) or 'nothing'}")
@@ -52,25 +61,48 @@ def parse() -> tuple[list[str], Options]:
         parser.error(f"--rounds {rounds} is not a positive integer")
     folder = given.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    torch = peers.install() if BESIDE_TORCH & set(names) else peers.ready_python()
-    return names, Options(folder, rounds, given.quick, torch)
+    wanted = set(names)
+    install = not given.quick  # a smoke test takes what is there
+    torch, samplers = (
+        (peer.install() if install and beside & wanted else peer.ready())
+        for peer, beside in ((peers.TORCH, BESIDE_TORCH), (peers.SAMPLERS, BESIDE_SAMPLERS))
+    )
+    return names, Options(folder, rounds, given.quick, torch, samplers), given
 
 
-def main() -> None:
-    """Measure, print the bars, write the report; the verdict is for readers, not an exit code."""
-    names, options = parse()
+def measure(name: str, options: Options) -> Section:
+    """Measure one workload."""
+    before = os.getloadavg()[0]
+    section = WORKLOADS[name](options)
+    section.load = (before, os.getloadavg()[0])
+    return section
+
+
+def main() -> int:
+    """Measure, print the bars, write the report; fail on a loss of speed if asked to."""
+    names, options, given = parse()
+    known = ratios.load()
     sections: dict[str, Section] = {}
+    lost: list[Bar] = []
     for name in names:
-        before = os.getloadavg()[0]
-        sections[name] = WORKLOADS[name](options)
-        sections[name].load = (before, os.getloadavg()[0])
+        sections[name] = measure(name, options)
+        if given.check and ratios.regressions(sections[name], known):
+            print(f"{name}: worse than the committed ratios; once more.", flush=True)
+            sections[name] = measure(name, options)
+            lost += ratios.regressions(sections[name], known)
         write(sections, options)  # after each workload: a later failure loses nothing
     for section in sections.values():
         print(f"\n{section.title}")
         for what, ratio, limit, met, remark in bar_rows(section):
             print(f"  {met.strip('*'):>3}  {ratio:>6} {limit:>7}  {what}  {remark}".rstrip())
     print(f"\nwritten: {options.folder / 'bench.md'} and bench.json")
+    if given.save:
+        ratios.save(sections.values())
+        print(f"committed ratios: {ratios.PATH}")
+    for bar in lost:
+        print(f"WORSE: {bar.what}: {number(bar.ratio)}, was {number(known[bar.what])}")
+    return 1 if lost else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,14 +31,21 @@ class Contender:
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    rounds: int | None = None  # a slow one may take part in the first rounds only
 
     @classmethod
     def worker(
-        cls, name: str, module: str, *arguments: object, python: str = "", **env: str
+        cls,
+        name: str,
+        module: str,
+        *arguments: object,
+        python: str = "",
+        rounds: int | None = None,
+        **env: str,
     ) -> "Contender":
         """Return the contender that a module of `tests.bench.workers` runs."""
         command = (python or sys.executable, "-m", f"tests.bench.workers.{module}")
-        return cls(name, (*command, *map(str, arguments)), env)
+        return cls(name, (*command, *map(str, arguments)), env, rounds)
 
 
 @dataclasses.dataclass
@@ -156,7 +163,7 @@ def measure_living(contenders: Sequence[Contender], rounds: int, log: Path) -> d
             outcome.error = outcome.facts.pop("error", "")
             _say(f"  {contender.name}: ready {_brief(outcome.facts)} {outcome.error}")
         for number, i in _turns(len(contenders), rounds):
-            if outcomes[i].error:
+            if outcomes[i].error or number >= (contenders[i].rounds or rounds):
                 continue
             answer = workers[i].ask(str(number))
             outcomes[i].error = answer.pop("error", "")

@@ -15,7 +15,8 @@ from typing import Any
 from tests.bench.harness import ROOT, Outcome
 
 PACKAGES = (
-    "samplekit", "jax", "jaxlib", "numpyro", "blackjax", "numpy", "scipy", "xarray", "arviz",
+    "samplekit", "jax", "jaxlib", "numpyro", "blackjax", "numpy", "scipy", "scikit-learn", "xarray",
+    "arviz",
 )  # fmt: skip
 
 
@@ -27,6 +28,7 @@ class Options:
     rounds: int
     quick: bool
     torch_python: str  # empty: torchebm is not installed
+    samplers_python: str = ""  # empty: nutpie and emcee are not installed
 
     @property
     def log(self) -> Path:
@@ -92,14 +94,17 @@ def with_spread(outcome: Outcome, metric: str, baseline: Outcome) -> str:
     return f"{number(outcome.ratio(metric, baseline))} [{number(low)}, {number(high)}]"
 
 
-def machine(torch_python: str) -> dict[str, Any]:
+def machine(options: Options) -> dict[str, Any]:
     """Return hardware, versions and the commit that was measured."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     versions["python"] = platform.python_version()
-    if torch_python:
-        code = "import importlib.metadata as m; print(m.version('torch'), m.version('torchebm'))"
-        found = _output(torch_python, "-c", code).split()
-        versions |= dict(zip(("torch", "torchebm"), found, strict=False))
+    for python, names in (
+        (options.torch_python, ("torch", "torchebm")),
+        (options.samplers_python, ("nutpie", "emcee")),
+    ):
+        if python:
+            code = f"import importlib.metadata as m; print(*map(m.version, {names!r}))"
+            versions |= dict(zip(names, _output(python, "-c", code).split(), strict=False))
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
@@ -136,7 +141,7 @@ def _memory() -> int:
 
 def write(sections: dict[str, Section], options: Options) -> tuple[Path, Path]:
     """Write bench.md and bench.json."""
-    facts = machine(options.torch_python)
+    facts = machine(options)
     markdown, data = options.folder / "bench.md", options.folder / "bench.json"
     markdown.write_text(_markdown(sections, facts, options), encoding="utf-8")
     content = {

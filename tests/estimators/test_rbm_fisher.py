@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 
 from samplekit.estimators import rbm_fisher
-from samplekit.estimators.rbm_fisher import direct, fisher_gradient, gram, gram_of_unit
+from samplekit.estimators.rbm_fisher import (
+    direct,
+    direct_of_unit,
+    fisher_gradient,
+    gram,
+    gram_of_unit,
+)
 from samplekit.targets.boltzmann import GaussBernoulli
 
 SAME = 1e-10
 NAMES = ("weights", "hidden_bias", "visible_bias", "log_variance")
 FORMS = {
-    "direct": lambda m, v: direct(m, v, unit=False),
+    "direct": direct,
     "gram": gram,
     "chosen": fisher_gradient,
-    "direct of unit": lambda m, v: direct(m, v, unit=True),
+    "direct of unit": direct_of_unit,
     "gram of unit": gram_of_unit,
     "chosen of unit": lambda m, v: fisher_gradient(m, v, unit=True),
 }
@@ -70,7 +76,7 @@ def test_every_form_is_the_autodiff_of_the_definition(hidden, visible, unit):
 
 def test_the_form_is_chosen_by_shape(monkeypatch):
     called = []
-    for name in ("direct", "gram", "gram_of_unit"):
+    for name in ("direct", "direct_of_unit", "gram", "gram_of_unit"):
         true = getattr(rbm_fisher, name)
 
         def spy(*args, name=name, true=true, **settings):
@@ -82,7 +88,7 @@ def test_the_form_is_chosen_by_shape(monkeypatch):
     for pair in (few, many):
         for unit in (True, False):
             fisher_gradient(*pair, unit=unit)
-    assert called == ["gram_of_unit", "gram", "direct", "direct"]
+    assert called == ["gram_of_unit", "gram", "direct_of_unit", "direct"]
 
 
 def test_the_formulas_of_the_notes_are_not_it():

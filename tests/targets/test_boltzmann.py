@@ -11,7 +11,13 @@ from scipy.special import logsumexp
 import samplekit as sk
 from samplekit.core.pytree import pytree
 from samplekit.estimators import rbm_normalizer
-from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
+from samplekit.estimators.rbm_normalizer import MachinePath
+from samplekit.targets.boltzmann import (
+    _TABLE,
+    BernoulliBernoulli,
+    GaussBernoulli,
+    sum_of_halves,
+)
 from samplekit.testing import assert_mean, check_target
 
 # Sums of a few thousand terms in double precision.
@@ -124,6 +130,17 @@ def test_more_states_than_fit_into_a_block_are_summed(double):
     expected = machine.log_normalizer() + np.log(2)
     np.testing.assert_allclose(more.log_normalizer(), expected, rtol=SAME)
     np.testing.assert_allclose(more.moments()[1], machine.moments()[1], rtol=1e-9, atol=1e-9)
+
+
+def test_a_table_of_halves_in_several_blocks_is_summed(double):
+    """19 units are a table of 2⁹ columns and 2¹⁰ rows, of which a block holds 2⁹."""
+    units = 19
+    assert 2**units > _TABLE
+    machine = gauss(3, units, scale=0.3)
+    linear, quadratic = (np.asarray(a) for a in machine.hidden_law())
+    h = (np.arange(2**units)[:, None] >> np.arange(units) & 1).astype(float)
+    log_w = h @ linear + np.einsum("si,si->s", h @ quadratic, h) / 2
+    np.testing.assert_allclose(sum_of_halves(linear, quadratic), logsumexp(log_w), rtol=SAME)
 
 
 @pytest.mark.parametrize(("visible", "hidden"), [(6, 3), (3, 6), (7, 1)])
@@ -263,19 +280,26 @@ def test_annealing_reports_its_error_honestly(kind):
     assert_honest(machine)
 
 
+@pytree
+class NoBase(MachinePath):
+    """Forgets the hidden units at β = 0."""
+
+    @property
+    def log_normalizer(self):
+        return super().log_normalizer - 10 * np.log(2)
+
+
+@pytree
+class Short(MachinePath):
+    """Ends before the machine."""
+
+    def at(self, level, /):
+        return super().at(0.9 * level)
+
+
 @pytest.mark.statistical
-def test_mutants_of_annealing_fail(monkeypatch):
-    machine, true = gauss(16, 10, seed=4, scale=0.35), rbm_normalizer._anneal
-
-    def sign(machine, betas, key, particles):
-        log_w, base = true(machine, betas, key, particles)
-        return -log_w, base
-
-    def no_base(machine, betas, key, particles):
-        log_w, base = true(machine, betas, key, particles)
-        return log_w, base - 10 * np.log(2)
-
-    for wrong in (sign, no_base):
-        monkeypatch.setattr(rbm_normalizer, "_anneal", wrong)
-        with pytest.raises(AssertionError):
-            assert_honest(machine)
+@pytest.mark.parametrize("wrong", [NoBase, Short])
+def test_mutants_of_annealing_fail(monkeypatch, wrong):
+    monkeypatch.setattr(rbm_normalizer, "MachinePath", wrong)
+    with pytest.raises(AssertionError):
+        assert_honest(gauss(16, 10, seed=4, scale=0.35))

@@ -185,7 +185,7 @@ def test_another_model_is_refused(tmp_path, begun):
     path.write_bytes(begun)
     settings = {"held_out": rows(seed=1), "seed": 4, "progress": False, "checkpoint": path}
     wide = quadratic(noise=0.3)
-    with pytest.raises(ResumeError, match="another model"):
+    with pytest.raises(ResumeError, match="a model of shapes"):
         train(wide, {"a": np.zeros(3, np.float32), "b": np.zeros(2, np.float32)}, rows(), plan,
               **settings)  # fmt: skip
 

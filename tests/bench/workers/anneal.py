@@ -1,17 +1,19 @@
 """Annealed Langevin in JAX: `python -m tests.bench.workers.anneal CONTENDER N LEVELS STEPS`.
 
-The score is −x / (1 + σ²) plus a network divided by σ: the shape of a trained one.
+The score is −x / (1 + σ²) plus a network divided by σ: the shape of a trained one. `first` is a
+fresh process up to the end of a path of single steps.
 """
 
 import dataclasses
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.bench import scores
-from tests.bench.serve import serve
+from tests.bench.serve import open_stdout, serve
 
 
 def network_score(layers, sigma, x):
@@ -109,7 +111,27 @@ def floor(particles, levels, steps):
     return run, {}
 
 
+def first(particles, levels, _):
+    """Say how long after the imports one step a level is taken, nothing being cached."""
+    say = open_stdout()
+    import arviz  # noqa: F401  what the DataTree needs
+
+    from samplekit.kernels.langevin import Langevin
+    from samplekit.sampling.anneal import anneal
+    from samplekit.targets.paths import noise_path
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    family = Family([jax.device_put(w) for w in scores.weights()])
+    imported = time.perf_counter()
+    path = noise_path(family, scores.levels(levels), start=start)
+    anneal(path, Langevin(scores.STEP), steps=1, particles=particles, denoise=False, progress=False)
+    say({"first_s": time.perf_counter() - imported})
+
+
 if __name__ == "__main__":
     numbers = [int(a) for a in sys.argv[2:5]]
+    if sys.argv[1] == "first":
+        first(*numbers)
+        sys.exit()
     contender = {"samplekit": samplekit, "floor": floor}[sys.argv[1]]
     serve(lambda: contender(*numbers))

@@ -12,7 +12,7 @@ WARMUP = DRAWS = 1000
 CHAINS = 4
 
 
-def samplekit(name):
+def samplekit(name, kernel="NUTS"):
     import samplekit as sk
 
     dim, log_density = targets.build(name)
@@ -21,7 +21,7 @@ def samplekit(name):
     def sample(seed, *, keep_warmup=False):
         return sk.sample(
             target,
-            sk.NUTS(),
+            getattr(sk, kernel)(),
             warmup=WARMUP,
             draws=DRAWS,
             chains=CHAINS,
@@ -42,6 +42,7 @@ def samplekit(name):
             same = np.array_equal(longer["posterior"]["x"], tree["posterior"]["x"])
             return {
                 "gradients": sum(int(s.sum()) for s in steps),
+                "draw_gradients": int(steps[1].sum()),
                 "same_draws": bool(same),
                 **targets.quality(tree["posterior"]["x"].values),
             }
@@ -67,19 +68,57 @@ def blackjax(name):
             return state, (state.position, info.num_integration_steps)
 
         _, (draws, steps) = jax.lax.scan(step, state, jax.random.split(second, DRAWS))
-        return draws, steps.sum() + tuning.info.num_integration_steps.sum()
+        return draws, (tuning.info.num_integration_steps.sum(), steps.sum())
 
     begin = jax.numpy.asarray(targets.starts(dim, CHAINS))
     program = jax.jit(lambda key: jax.vmap(chain)(jax.random.split(key, CHAINS), begin))
     jax.block_until_ready(program(jax.random.key(0)))
 
     def run(number):
-        draws, gradients = jax.device_get(program(jax.random.key(number + 1)))
-        return lambda: {"gradients": int(gradients.sum()), **targets.quality(draws)}
+        draws, (tuning, steps) = jax.device_get(program(jax.random.key(number + 1)))
+        return lambda: {
+            "gradients": int(tuning.sum() + steps.sum()),
+            "draw_gradients": int(steps.sum()),
+            **targets.quality(draws),
+        }
+
+    return run, {}
+
+
+def numpyro(name):
+    from numpyro.infer import MCMC, NUTS
+
+    dim, log_density = targets.build(name)
+    begin = jax.numpy.asarray(targets.starts(dim, CHAINS))
+    mcmc = MCMC(
+        NUTS(potential_fn=lambda x: -log_density(x)),
+        num_warmup=WARMUP,
+        num_samples=DRAWS,
+        num_chains=CHAINS,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+
+    def sample(seed):
+        fields = ("num_steps",)
+        mcmc.run(jax.random.key(seed), init_params=begin, extra_fields=fields)
+        return np.asarray(mcmc.get_samples(group_by_chain=True))
+
+    sample(0)
+
+    def run(number):
+        draws = sample(number + 1)
+        steps = int(np.asarray(mcmc.get_extra_fields()["num_steps"]).sum())
+        return lambda: {"draw_gradients": steps, **targets.quality(draws)}
 
     return run, {}
 
 
 if __name__ == "__main__":
-    contender = {"samplekit": samplekit, "blackjax": blackjax}[sys.argv[1]]
+    contender = {
+        "samplekit": samplekit,
+        "samplekit-hmc": lambda name: samplekit(name, "HMC"),
+        "blackjax": blackjax,
+        "numpyro": numpyro,
+    }[sys.argv[1]]
     serve(lambda: contender(sys.argv[2]))
