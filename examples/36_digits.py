@@ -3,6 +3,10 @@
 Below each generated digit stands the nearest of the 1400 that were trained on: a network may invent
 or remember. The sliced Wasserstein distance to 397 held-out digits is compared with that of the
 training digits, and a classifier tries to tell generated from held-out ones: 0.5 is the best.
+
+Found: × 1.21 by Langevin, × 1.07 by the SDE (told apart 0.65, 0.66), × 1.32 by a Gaussian (0.97).
+Network and steps were chosen on 397 of the 1400 and judged once, but earlier settings were judged
+on the same held-out rows. Copies of training rows reach 1.0 to 1.15: look at the neighbours too.
 """
 
 import jax
@@ -16,8 +20,7 @@ import samplekit as sk
 from samplekit import diffusion
 from samplekit.networks import UNet
 
-# Langevin steps a level.
-STEPS = 5
+STEPS = 5  # of Langevin, a level
 
 
 def told_apart(x, held):
@@ -66,7 +69,6 @@ def main():
     random = np.random.default_rng(1)
     covariance = np.cov(train.T) + 1e-9 * np.eye(64)
     made["a Gaussian fit"] = random.multivariate_normal(train.mean(0), covariance, count)
-
     base = sk.sliced_wasserstein(train, held).value
     figure, axes = plt.subplots(7, 1, figsize=(9, 5.2))
     strip(axes[0], held[:20], "held-out digits")

@@ -55,7 +55,7 @@ def _convolve(layer: eqx.nn.Conv2d, h: Array) -> Array:
     """Apply a convolution to (height, width, channels) as one product of matrices.
 
     Each pixel's neighbourhood becomes a row. By XLA's convolutions, whose gradients are slow on a
-    CPU, a step of training takes 7 times as long (width 16, 128 images of 8×8, 2 cores).
+    CPU, a step of training took about 7 times as long (width 16, 128 images of 8×8, 2 cores).
     """
     (size, _), (stride, _) = layer.kernel_size, layer.stride
     high, wide, _ = h.shape

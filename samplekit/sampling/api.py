@@ -73,7 +73,8 @@ def sample(
     devices
         Devices to use: a number, a list of JAX's devices or a mesh; None takes all.
     stats
-        Names of the statistics to keep; None keeps all that the kernel reports.
+        Names of the statistics to keep; None keeps all that the kernel reports, except those that
+        cost extra scores (`closed_loop_work` of `ScoreMALA`).
     keep_warmup
         Keep warm-up in `warmup_posterior` and `warmup_sample_stats`.
     cache

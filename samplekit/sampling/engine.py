@@ -175,8 +175,8 @@ class Engine:
         )
         # The very object that ran before, if any: JAX need not compare the two at every call.
         self._program = next((known for known in _compiled if known == program), program)
-        self._values = Packing.of(self.shown, joined=alone)
-        self._stats = Packing.of(self.stats, joined=alone)
+        self._values = Packing.of(self.shown, joined=alone), sorted(self.shown)
+        self._stats = Packing.of(self.stats, joined=alone), sorted(self.stats)
         self._view = self._program.view.pack(view)
         if self._spread is not None:
             self._view = self._spread.put(self._view, split=False)
@@ -323,13 +323,21 @@ class Engine:
         return blocks
 
     def _rows(
-        self, packing: Packing, packed: list[Any], count: int, names: Sequence[str] | None = None
+        self,
+        kind: tuple[Packing, Sequence[str]],
+        packed: list[Any],
+        count: int,
+        some: Sequence[str] | None = None,
     ) -> Block:
-        """Return the filled rows as NumPy arrays with the chains in front."""
+        """Return the filled rows, or some of them, as NumPy arrays with the chains in front."""
+        packing, names = kind
         alone = self.batch is None
-        tree: dict[str, Any] = packing.unpack(map(np.asarray, packed) if alone else packed)
-        some = tree if names is None else [n for n in names if n in tree]
-        rows = {name: np.asarray(tree[name])[:count] for name in some}
+        arrays = [np.asarray(a) for a in packed] if alone else packed
+        rows = {
+            name: np.asarray(packing.leaf(arrays, i))[:count]
+            for i, name in enumerate(names)
+            if some is None or name in some
+        }
         if 2 * count < self.plan.capacity:  # or a few rows would keep all of the memory
             rows = {name: a.copy() for name, a in rows.items()}
         return {name: a[None] if alone else np.moveaxis(a, 1, 0) for name, a in rows.items()}

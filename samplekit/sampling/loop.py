@@ -189,7 +189,9 @@ class Loop:
         self.record.anchor = now
 
     def _watch(self, results: Sequence[list[tuple[int, Block, Block]]]) -> None:
-        """Tell the progress bar what happened in this round."""
+        """Tell the progress bar, if there is one, what happened in this round."""
+        if not self.progress.enabled:
+            return
         done = float(self.settings.step_at(self.tick))
         numbers: dict[str, Any] = {}
         stats = [s for blocks in results for tick, _, s in blocks if tick >= self.settings.warmup]

@@ -66,18 +66,29 @@ class Packing:
             flat.append(numbers.asarray(leaf, dtype).reshape((*front, math.prod(shape))))
         return numbers.concatenate(flat, axis=-1)
 
-    def unpack(self, arrays: Iterable[Any]) -> Any:
-        """Return the pytree; its leaves are views where the arrays are NumPy's."""
-        leaves: list[Any] = [None] * len(self.leaves)
-        for group, array in zip(self._groups, arrays, strict=True):
-            if len(group) == 1:
-                leaves[group[0]] = array
-                continue
+    @functools.cached_property
+    def _places(self) -> list[tuple[int, int, int]]:
+        """The array of each leaf, and where it begins and ends there."""
+        places = [(0, 0, 0)] * len(self.leaves)
+        for number, group in enumerate(self._groups):
             end = 0
             for i in group:
-                shape = self.leaves[i][0]
-                begin, end = end, end + math.prod(shape)
-                leaves[i] = array[..., begin:end].reshape((*array.shape[:-1], *shape))
+                begin, end = end, end + math.prod(self.leaves[i][0])
+                places[i] = number, begin, end
+        return places
+
+    def leaf(self, arrays: Sequence[Any], i: int) -> Any:
+        """Return one leaf."""
+        number, begin, end = self._places[i]
+        array = arrays[number]
+        if len(self._groups[number]) == 1:
+            return array
+        return array[..., begin:end].reshape((*array.shape[:-1], *self.leaves[i][0]))
+
+    def unpack(self, arrays: Iterable[Any]) -> Any:
+        """Return the pytree; its leaves are views where the arrays are NumPy's."""
+        found = list(arrays)
+        leaves = [self.leaf(found, i) for i in range(len(self.leaves))]
         return jax.tree.unflatten(self.treedef, leaves)
 
 

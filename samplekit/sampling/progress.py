@@ -82,7 +82,7 @@ class Progress:
     ) -> None:
         # Without a stderr (a windowed Python) there is nowhere to show anything.
         stream = sys.stderr
-        self._enabled = enabled and stream is not None
+        self.enabled = enabled and stream is not None
         if not enabled or stream is None:
             return
         started = time.monotonic()
@@ -94,13 +94,13 @@ class Progress:
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
     def __enter__(self) -> "Progress":
-        if self._enabled:
+        if self.enabled:
             self._numbers.started = time.monotonic()
             self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if not self._enabled:
+        if not self.enabled:
             return
         self._numbers.failed = kind is not None
         self._ended.set()
@@ -110,7 +110,7 @@ class Progress:
 
     def phase(self, text: str) -> None:
         """Name what is going on now in a word, such as "compiling" or "sampling"."""
-        if not self._enabled or text == self._numbers.phase:
+        if not self.enabled or text == self._numbers.phase:
             return
         self._numbers.phase = text
         # The speed of one phase says little about the next; compiling is not sampling.
@@ -142,7 +142,7 @@ class Progress:
         note
             Anything else in a few words, such as the loss of a training.
         """
-        if not self._enabled:
+        if not self.enabled:
             return
         numbers, now = self._numbers, time.monotonic()
         numbers.done, numbers.done_at = done_steps, now
@@ -171,7 +171,7 @@ class Progress:
         With the cost c of the last computation (`numbers_cost`), the next one is due 19 c
         later, so that it takes at most 5 % of the time.
         """
-        if not self._enabled:
+        if not self.enabled:
             return False
         screen, now = self._screen, time.monotonic()
         elapsed = now - self._numbers.started
@@ -186,7 +186,7 @@ class Progress:
 
     def numbers_cost(self, seconds: float) -> None:
         """Report the wall time that computing R-hat and ESS has just taken."""
-        if self._enabled:
+        if self.enabled:
             self._cost, self._cost_at = seconds, time.monotonic()
 
     def _watch(self) -> None:

@@ -241,7 +241,7 @@ def _shuffled(data: PyTree, batch: int, seed: int) -> PyTree:
     """
     order = np.random.default_rng(seed).permutation(_count(data))
     order = np.concatenate([order, order[:batch]])
-    return jax.tree.map(lambda array: jnp.asarray(np.take(array, order, axis=0)), data)
+    return jax.tree.map(lambda a: jnp.asarray(np.take(np.asarray(a), order, axis=0)), data)
 
 
 def _order(rows: int, batch: int, seed: tuple[int, int]) -> np.ndarray:

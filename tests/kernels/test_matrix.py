@@ -34,7 +34,9 @@ PAIRS = [
 def test_moments(kernel: str, name: str, seed: int) -> None:
     target, make = TARGETS[name][0](), TUNED[kernel].tuned
     assert make is not None
-    run = sk.sample(target, make(), chains=8, draws=4000, thin=5, seed=seed, progress=False)
+    # The tail of the banana is visited seldom by small steps: more of them, to resolve its square.
+    thin = 20 if (kernel, name) == ("mala_0.3", "banana") else 5
+    run = sk.sample(target, make(), chains=8, draws=4000, thin=thin, seed=seed, progress=False)
     x = run["posterior"]["x"].values
     sd = np.sqrt(np.asarray(target.variance))
     assert_mean(x, np.asarray(target.mean), resolves=0.25 * sd, name=f"{kernel} on {name}, x")

@@ -130,8 +130,9 @@ def test_an_interrupt_of_one_ends_all_at_the_same_draw(together, tmp_path, monke
     wait, rounds = loop._wait, []
 
     def interrupted(jobs):
-        rounds.append(threading.get_ident())
-        return wait(jobs) or (rounds[0] == rounds[-1] and rounds.count(rounds[0]) > 5)
+        mine = threading.get_ident()
+        rounds.append(mine)
+        return wait(jobs) or (mine == rounds[0] and rounds.count(mine) > 5)
 
     monkeypatch.setattr(loop, "_wait", interrupted)
     for name in ("ROUND_SECONDS", "FIRST_ROUND", "QUICK_ROUND"):
