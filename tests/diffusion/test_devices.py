@@ -35,6 +35,7 @@ def test_reverse():
             close(run[group]["x"], one[group]["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["exponential", SLOW])
 def test_reverse_with_all_that_it_can_do(solver):
     options = {"corrector": sk.Langevin(0.02)} if solver == "exponential" else {}
@@ -42,6 +43,7 @@ def test_reverse_with_all_that_it_can_do(solver):
     close(four["posterior"]["x"], one["posterior"]["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["heun", SLOW])
 def test_flow_there_and_back(solver):
     one, four = (
