@@ -14,7 +14,7 @@ from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import unlearned
 from samplekit.sampling.anneal_program import Cloud, Plan, Route, begin, descend, finish
 from samplekit.sampling.cache import use_cache
-from samplekit.sampling.devices import read_devices
+from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
 from samplekit.sampling.labels import label
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.run import Block, build_tree, group_attrs
@@ -214,18 +214,12 @@ class _Journey:
 
     def place(self, devices: Sequence[Any] | None) -> None:
         """Choose the devices: as many as divide the particles."""
-        all_ = list(devices or jax.local_devices())
-        count = max(n for n in range(1, len(all_) + 1) if self.particles % n == 0)
-        mesh = jax.sharding.Mesh(np.asarray(all_[:count]), ("particles",))
-        spec = jax.sharding.PartitionSpec
-        self.split = jax.sharding.NamedSharding(mesh, spec("particles"))
-        self.whole = jax.sharding.NamedSharding(mesh, spec())
-        self.alone = count == 1 and devices is None
+        self.mesh = row_mesh(devices, self.particles)
 
     def _placed(self, tree: Any, *, split: bool) -> Any:
         # A copy, as what is placed is given away to the program.
-        sharding = self.split if split else self.whole
-        return jax.device_put(tree, None if self.alone else sharding, may_alias=False)
+        sharding = row_sharding(self.mesh, axis=0 if split else None) if self.mesh else None
+        return jax.device_put(tree, sharding, may_alias=False)
 
     def _begin(self, threshold: float, first: int) -> tuple[Cloud, Route]:
         """Draw the start, while the program of the levels is compiled by going through none."""
@@ -255,7 +249,7 @@ class _Journey:
             self.path, _number(self.levels, self.dtype), key,
             np.asarray(self.steps, np.int32), _number(threshold, self.dtype),
         )  # fmt: skip
-        return route if self.alone else self._placed(route, split=False)
+        return deal(route, self.mesh, axis=None)
 
     def run(self, threshold: float, *, enabled: bool) -> dict[str, Any]:
         """Go all the way; return the cloud, what each level said, and the frames."""

@@ -21,6 +21,7 @@ import numpy as np
 from samplekit.adaptation import finish_window, start_tuning, windows
 from samplekit.core.stats import choose
 from samplekit.kernels.base import NoiseKernel
+from samplekit.sampling.devices import deal, row_mesh
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.program import (
     Carry,
@@ -45,8 +46,8 @@ CALL_BYTES = 8 * 2**20
 FEW_CHAINS = 16
 # What the progress bar shows of a warm-up that is not kept.
 WATCHED = ("acceptance_rate", "step_size")
-# Programs that have run; JAX's own cache keeps them alive, and forgets them.
-_compiled: weakref.WeakSet[Program] = weakref.WeakSet()
+# Programs that have run, by their hash; JAX's own cache keeps them alive, and forgets them.
+_compiled: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
 
 
 def cores() -> int:
@@ -174,7 +175,9 @@ class Engine:
             job=Packing.of(self._idle, joined=alone),
         )
         # The very object that ran before, if any: JAX need not compare the two at every call.
-        self._program = next((known for known in _compiled if known == program), program)
+        self._hash = hash(program)
+        known = _compiled.get(self._hash)
+        self._program = known if known is not None and known == program else program
         self._values = Packing.of(self.shown, joined=alone), sorted(self.shown)
         self._stats = Packing.of(self.stats, joined=alone), sorted(self.stats)
         self._view = self._program.view.pack(view)
@@ -238,14 +241,14 @@ class Engine:
     @property
     def compiled(self) -> bool:
         """Whether this process has run the same program before."""
-        return self._program in _compiled
+        return _compiled.get(self._hash) == self._program
 
     def _call(self, part: int, job: Job) -> tuple[list[Any], list[Any], list[Any]]:
         carry, packed = self._placed(part), self._program.job.pack(job)
         if self._spread is not None:
             packed = self._spread.put(packed, split=False)
         out = advance(self._program, self._view, carry, packed)
-        _compiled.add(self._program)
+        _compiled[self._hash] = self._program
         return out if self._spread is None else self._spread.fetch(out)
 
     def _resting(self) -> Job:
@@ -285,22 +288,13 @@ class Engine:
             state, started = put((carry.state, carry.started), split=True)
             kernel, tuning = put((carry.kernel, carry.tuning), split=False)
             return self._program.carry.pack(Carry(state, kernel, tuning, started))
-        devices = list(devices or jax.local_devices())
-        count = max(n for n in range(1, len(devices) + 1) if self.batch % n == 0)
-        if count == 1:
-            return jax.device_put(leaves, devices[0]) if self.task.devices else leaves
-        mesh = jax.sharding.Mesh(np.asarray(devices[:count]), ("chains",))
-        split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("chains"))
-        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        mesh = row_mesh(devices, self.batch)
+        if mesh is None:
+            return leaves
         carry = self._unpacked(leaves)
-        return self._program.carry.pack(
-            Carry(
-                jax.device_put(carry.state, split),
-                jax.device_put(carry.kernel, whole),
-                jax.device_put(carry.tuning, whole),
-                jax.device_put(carry.started, split),
-            )
-        )
+        state, started = deal((carry.state, carry.started), mesh)
+        kernel, tuning = deal((carry.kernel, carry.tuning), mesh, axis=None)
+        return self._program.carry.pack(Carry(state, kernel, tuning, started))
 
     def run(self, part: int, tick: int, until: int) -> list[tuple[int, Block, Block]]:
         """Run a part from one tick to another; return its blocks of (tick, values, statistics)."""

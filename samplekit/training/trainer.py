@@ -18,9 +18,9 @@ from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
 from samplekit.sampling.loop import hold_ctrl_c
+from samplekit.sampling.packing import Packing
 from samplekit.sampling.progress import Progress
 from samplekit.training.checkpoint import Checkpoint, describe
-from samplekit.training.layout import Layout
 from samplekit.training.plan import Plan
 
 type PyTree = Any
@@ -56,7 +56,7 @@ class Objective(Protocol):
 class State:
     """All that changes while training; what a checkpoint holds."""
 
-    params: PyTree  # one vector, where the plan allows it
+    params: PyTree  # packed, where the plan allows it
     optimizer: PyTree
     average: PyTree  # moving average of the parameters; None where it is not kept
     best: PyTree  # the parameters with the lowest held-out loss; None where not asked for
@@ -80,11 +80,11 @@ class _Fixed:
     transformation: Any
     shape: Any
     batch: int
-    layout: Layout | None
+    packing: Packing | None
     mesh: Any = None  # its devices share every batch
 
     def parts(self, params: PyTree) -> PyTree:
-        return params if self.layout is None else self.layout.tree(params)
+        return params if self.packing is None else self.packing.unpack(params)
 
     def model(self, params: PyTree) -> PyTree:
         return eqx.combine(self.parts(params), self.code)
@@ -170,19 +170,19 @@ def train(
     use_cache()
     trains = getattr(objective, "trains", None)
     params, code = eqx.partition(model, trains(model) if trains else eqx.is_inexact_array)
-    layout = Layout.of(params) if plan.elementwise else None
-    fixed = _fixed((objective, code, layout), (data, held_out), plan, seed)
+    packing = Packing.of(params, joined=True) if plan.elementwise else None
+    fixed = _fixed((objective, code, packing), (data, held_out), plan, seed)
     devices = read_devices(devices)
     if devices is not None or jax.default_backend() != "cpu":
         fixed = dataclasses.replace(fixed, mesh=row_mesh(devices, fixed.batch))
     # Taken apart once: what is code must be hashed by every call of a compiled program.
     static, arrays = _taken_apart(fixed)
     program = static, deal(arrays, fixed.mesh, axis=None)
-    begin = layout.vector(params) if layout else params
+    begin = packing.pack(params) if packing else params
     state, rows, stopped = _begin(*program, begin, _extras(plan)), [], ""
     facts = {"seed": seed} | describe(objective, (data, held_out)) if checkpoint else {}
-    if layout and checkpoint:
-        facts["a model of shapes"] = [list(shape) for shape in layout.shapes]
+    if packing and checkpoint:
+        facts["a model of shapes"] = [list(shape) for shape, _ in packing.leaves]
     saved = Checkpoint(checkpoint, plan, facts) if checkpoint else None
     if saved and (found := saved.read(state)):
         state, rows = found
@@ -209,12 +209,12 @@ def train(
 
 
 def _fixed(
-    what: tuple[Objective, Any, Layout | None],
+    what: tuple[Objective, Any, Packing | None],
     data: tuple[PyTree, PyTree],
     plan: Plan,
     seed: int,
 ) -> _Fixed:
-    objective, code, layout = what
+    objective, code, packing = what
     rows = _count(data[0])
     batch = min(plan.batch_size, rows)
     return _Fixed(
@@ -229,7 +229,7 @@ def _fixed(
         transformation=plan.transformation,
         shape=plan.shape,
         batch=batch,
-        layout=layout,
+        packing=packing,
     )
 
 
@@ -348,7 +348,7 @@ def _trained_part(fixed: _Fixed, params: PyTree, gradient: PyTree) -> PyTree:
     none = {"is_leaf": lambda leaf: leaf is None}
     parts = fixed.parts(params)
     same = jax.tree.map(lambda p, g: None if p is None else g, parts, gradient, **none)
-    return same if fixed.layout is None else fixed.layout.vector(same)
+    return same if fixed.packing is None else fixed.packing.pack(same)
 
 
 def _kept(state: State, rows: list[Row]) -> PyTree:
