@@ -12,6 +12,7 @@ import pytest
 import samplekit as sk
 from samplekit import losses, networks
 from samplekit.core.errors import SettingsError, TargetError
+from samplekit.networks.parts import affine
 
 KEY = jax.random.key(3)
 
@@ -153,6 +154,22 @@ def test_second_derivatives_are_smooth(name):
 def test_kinks_are_seen():
     wide, near = kinks(lambda t: abs(t) + t)
     assert near == pytest.approx(wide)
+
+
+@pytest.mark.parametrize(("inside", "out"), [(2, 128), (128, 2), (5, 5)])
+def test_layers_are_equinox_own(inside, out):
+    """Whatever the order of its products: values, and gradients of weights and inputs."""
+    with jax.enable_x64(True):
+        layer = eqx.nn.Linear(inside, out, key=jax.random.key(0), dtype=jnp.float64)
+        rows = jax.random.normal(jax.random.key(1), (7, inside), jnp.float64)
+
+        def loss(apply, layer, rows):
+            return jnp.sum(jnp.sin(jax.vmap(lambda h: apply(layer, h))(rows)))
+
+        ours = jax.grad(lambda *a: loss(affine, *a), argnums=(0, 1))(layer, rows)
+        theirs = jax.grad(lambda *a: loss(lambda m, h: m(h), *a), argnums=(0, 1))(layer, rows)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 
 
 def test_the_benchmarks_network_has_its_parameters():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 from sklearn.utils.validation import check_array
 
@@ -97,8 +98,7 @@ def noise_levels(
     rows: Any = check_array(X, dtype="float64", ensure_min_samples=2)
     dim = rows.shape[1]
     few = _some(rows)
-    apart = _distances(few)
-    widest, spread = float(apart.max()), float(np.sqrt(rows.var(axis=0).mean()))
+    widest, spread = _widest(few), float(np.sqrt(rows.var(axis=0).mean()))
     if not widest > 0:
         raise EstimatorError(ONE_POINT)
     last = _LAST * spread if sigma_min is None else float(sigma_min)
@@ -121,7 +121,7 @@ def noise_levels(
     )
     if _is_thin(few):
         reasons.append("the data lie on a thin manifold: at no noise their score is infinite")
-    found = findings(few, sigma=last, apart=apart)
+    found = findings(few, sigma=last)
     return NoiseLevels(levels, ratio, steps, step, tuple(reasons), tuple(found))
 
 
@@ -151,12 +151,12 @@ def _some(rows: NDArray[Any]) -> NDArray[Any]:
     return rows[np.random.default_rng(0).choice(len(rows), _ROWS, replace=False)]
 
 
-def _distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return all distances between rows; infinite precision is not needed, the range is."""
+def _widest(rows: NDArray[np.float64]) -> float:
+    """Return the largest distance between rows."""
     centered = rows - rows.mean(axis=0)
     norms = (centered**2).sum(axis=1)
     squared = norms[:, None] + norms[None] - 2 * centered @ centered.T
-    return np.sqrt(np.maximum(squared, 0))
+    return math.sqrt(max(0.0, squared.max()))
 
 
 def langevin_size(levels: Any, dim: int, steps: int) -> float:
@@ -170,9 +170,7 @@ def _by_rule(dim: int) -> bool:
     return (_ratio(dim) or math.inf) <= _FALLBACK
 
 
-def findings(
-    rows: NDArray[Any], *, sigma: float | None = None, apart: NDArray[Any] | None = None
-) -> list[str]:
+def findings(rows: NDArray[Any], *, sigma: float | None = None) -> list[str]:
     """Say what about data is hard for a learned score.
 
     Parameters
@@ -182,13 +180,13 @@ def findings(
     sigma
         The smallest noise they will be seen through; None is none, as in implicit and sliced
         losses.
-    apart
-        Distances of (some) rows, if they are known already.
     """
     found = []
     rows = _some(rows)
-    apart = _distances(rows) if apart is None else apart
-    near = np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1)
+    places = rows[:: max(1, len(rows) // _PLACES)]
+    # The nearest row but one: the nearest is the place itself. No product of matrices: for so few
+    # columns the threads of BLAS cost more than they bring, and much more beside those of XLA.
+    near = np.partition(cdist(places, rows), 1, axis=1)[:, 1]
     middle, dim = float(np.median(near)), rows.shape[1]
     if sigma is None:
         if middle == 0:

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from samplekit.networks.parts import (
     EMBEDDED,
     Activation,
+    affine,
     cast,
     check_sizes,
     drawn,
@@ -77,8 +78,8 @@ class MLP(eqx.Module):
         h = one_sample(x, (self.layers[0].weight.shape[1],))
         *hidden, last = cast(self.layers, h.dtype)
         for layer in hidden:
-            h = self.activation(layer(h))
-        return last(h)
+            h = self.activation(affine(layer, h))
+        return affine(last, h)
 
 
 class EnergyMLP(eqx.Module):

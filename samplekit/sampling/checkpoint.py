@@ -90,6 +90,7 @@ def reopen(
     _check_variables(record, tree)
     record.tick = int(attrs["tick"])
     record.restarts = list(attrs["restarts"])
+    record.calm = bool(attrs.get("calm", False))
     record.anchor, record.starts = arrays["anchor"], arrays["starts"]
     record.given = bool(attrs["given"])
     record.seconds.update(attrs["seconds"])

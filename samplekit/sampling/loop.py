@@ -23,7 +23,7 @@ from samplekit.sampling.processes import exchange
 from samplekit.sampling.program import MOST_STARTS
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
-from samplekit.sampling.starts import lost_chains
+from samplekit.sampling.starts import far_above, lost_chains
 from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
@@ -62,7 +62,7 @@ class Loop:
             while draws < settings.draws:
                 ticks[settings.warmup + draws] = "look"
                 draws = int(np.ceil(draws * LOOK_GROWTH))
-        if settings.warmup >= 100 and self.engine.plan.tunes:
+        if settings.warmup >= 100 and self.engine.plan.tunes and not self.record.calm:
             ticks |= {round(part * settings.warmup): "rescue" for part in RESCUE_AT}
         return ticks
 
@@ -108,7 +108,8 @@ class Loop:
 
     def pool(self) -> contextlib.AbstractContextManager[futures.Executor]:
         """Return the threads that chains run in."""
-        return make_pool(min(len(self.mine), cores() + 1))  # one computes, another talks
+        # More than cores: one computes while another talks, and four chains end together on two.
+        return make_pool(min(len(self.mine), 2 * cores()))
 
     def run(self, pool: futures.Executor, asked: threading.Event) -> None:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
@@ -172,7 +173,11 @@ class Loop:
     def _rescue(self) -> None:
         """Restart chains that hardly moved since the last look, far above the others in energy."""
         now, log_density, _ = self.engine.positions()
-        lost = self.crew.agree(lost_chains(self.record.anchor, now, log_density)).tolist()
+        lost = lost_chains(self.record.anchor, now, log_density)
+        calm, *lost = self.crew.agree([not far_above(now, log_density).any(), *lost]).tolist()
+        if calm and not lost:  # a second look would only hold the chains up
+            self.record.calm = True
+            self._barriers = {t: kind for t, kind in self._barriers.items() if kind != "rescue"}
         if lost:
             attempts = np.full(self.settings.chains, -1)
             for chain in lost:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
+from samplekit.core.keys import quick
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
@@ -151,6 +152,7 @@ def advance(
 def _advance(
     plan: Plan, view: View, carry: Carry, job: Job
 ) -> tuple[Carry, list[Array], list[Array]]:
+    job = dataclasses.replace(job, key=quick(job.key, job.start.size))
     starting = jnp.any(job.begin)
     carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}

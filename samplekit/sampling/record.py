@@ -42,6 +42,7 @@ class Record:
         self.tick = 0
         self.finished = self.interrupted = False
         self.restarts: list[dict[str, int]] = []
+        self.calm = False  # whether a look at the chains found none that might be lost
         self.seconds: dict[str, float] = collections.defaultdict(float)
         # Where the chains were when lost ones were last looked for; at first, the starts if given.
         self.anchor = np.zeros((settings.chains, 0))
@@ -217,6 +218,7 @@ class Record:
             "jax_version": jax.__version__,
             "key_impl": str(jax.random.key_impl(engine.task.key)),
             "restarts": json.dumps(self.restarts),
+            "calm": self.calm,
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),
         }
 

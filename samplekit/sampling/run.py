@@ -77,7 +77,9 @@ def build_tree(
     datasets["sampler"] = xr.Dataset(
         plain, attrs={k: _jsonable(v) for k, v in sampler_attrs.items()}
     )
-    return xr.DataTree.from_dict(datasets)
+    # Not `from_dict`, which copies every node as often as the tree grows.
+    root = datasets.pop("/")
+    return xr.DataTree(root, children={name: xr.DataTree(d) for name, d in datasets.items()})
 
 
 def _dataset(

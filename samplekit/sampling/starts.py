@@ -183,12 +183,24 @@ def _short(value: Any) -> str:
 
 def lost_chains(before: np.ndarray, now: np.ndarray, log_density: np.ndarray | None) -> list[int]:
     """Return the chains that hardly moved and whose energy is far above that of the better half."""
-    if log_density is None or len(now) < 2:
+    high = far_above(now, log_density)
+    if log_density is None or not high.any():
         return []
-    lp = np.where(np.isnan(log_density), -np.inf, log_density)
-    better = lp >= np.median(lp)
-    spread = np.maximum(now[better].std(0), 1e-3 * np.abs(now[better]).mean(0))
+    better = now[_better(log_density)]
+    spread = np.maximum(better.std(0), 1e-3 * np.abs(better).mean(0))
     stuck = ~np.any(np.abs(now - before) > HARDLY_MOVED * spread, axis=1)
-    worst = lp[better].min()
-    gap = FAR_ABOVE + now.shape[1] + 3 * (lp[better].max() - worst)
-    return [int(c) for c in np.flatnonzero(stuck & (lp < worst - gap))]
+    return [int(c) for c in np.flatnonzero(stuck & high)]
+
+
+def far_above(now: np.ndarray, log_density: np.ndarray | None) -> np.ndarray:
+    """Say of each chain whether its energy is far above that of the better half."""
+    if log_density is None or len(now) < 2:
+        return np.zeros(len(now), bool)
+    best = log_density[_better(log_density)]
+    gap = FAR_ABOVE + now.shape[1] + 3 * (best.max() - best.min())
+    return ~(log_density >= best.min() - gap)  # NaN is
+
+
+def _better(log_density: np.ndarray) -> np.ndarray:
+    lp = np.where(np.isnan(log_density), -np.inf, log_density)
+    return lp >= np.median(lp)

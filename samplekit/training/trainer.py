@@ -16,7 +16,7 @@ from jax import Array
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
-from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
+from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding, take_rows
 from samplekit.sampling.loop import hold_ctrl_c
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.progress import Progress
@@ -241,7 +241,7 @@ def _shuffled(data: PyTree, batch: int, seed: int) -> PyTree:
     """
     order = np.random.default_rng(seed).permutation(_count(data))
     order = np.concatenate([order, order[:batch]])
-    return jax.tree.map(lambda a: jnp.asarray(np.take(np.asarray(a), order, axis=0)), data)
+    return jax.tree.map(lambda a: take_rows(a, order), data)
 
 
 def _order(rows: int, batch: int, seed: tuple[int, int]) -> np.ndarray:
