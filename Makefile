@@ -3,13 +3,15 @@
 # Options: PYTHON=/path/to/python3   the Python that .venv is made from
 #          PYTEST_ARGS="-k mala"     arguments for pytest instead of -n 2 (two processes)
 #          BENCH_ARGS=...            arguments for the benchmarks
+#          SOAK_ARGS=...             arguments for the soak
 PYTHON ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 PYTHON_ORIGIN := $(origin PYTHON)
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow lint bench bench-quick setup clean
+.PHONY: help demo test test-slow lint bench bench-quick soak setup clean
 
 help:
 	@echo "make demo       sample four targets, print a table, write a report, figures and runs"
@@ -18,6 +20,7 @@ help:
 	@echo "make lint       the checks alone: format, lint, types, import layers, spelling"
 	@echo "make bench      all benchmarks beside the peers; fails where a committed ratio got worse"
 	@echo "make bench-quick  one round of the short ones, in under 5 minutes"
+	@echo "make soak       ten minutes of kills, full disks, flipped bits; SOAK_ARGS='--minutes 120'"
 	@echo "make clean      remove caches and build products (.venv stays)"
 	@echo "Each sets up .venv by itself. PYTHON=/path/to/python3 chooses the Python."
 
@@ -42,6 +45,9 @@ bench: setup
 
 bench-quick: setup
 	$(BIN)/python -m tests.bench --quick $(BENCH_ARGS)
+
+soak: setup
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
 clean:
 	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -11,10 +11,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("[!_]*.py"))
 MAX_LINES, MAX_BYTES = 90, 150_000
+# Even with --quick: a U-Net takes a minute to compile, processes one after the other as long.
+LONG = ("36_digits", "40_many_processes")
+MARKED = [pytest.param(s, marks=[pytest.mark.slow] * (s.stem in LONG), id=s.stem) for s in SCRIPTS]
 
 
 @pytest.mark.example
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", MARKED)
 def test_runs(script: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(script), "--quick", "--output", str(tmp_path / "figures")]
     # No four devices as in the tests: a reader has what the machine has.

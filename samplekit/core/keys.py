@@ -1,5 +1,6 @@
 """Random keys that give JAX's own numbers in less time."""
 
+import functools
 import math
 from typing import Any
 
@@ -7,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.random import define_prng_impl
 
 # Rotations of the rounds, and the constant that the third word of a key is made with:
 # Salmon, Moraes, Dror and Shaw 2011, doi:10.1145/2063384.2063405, table 2 and section 3.
@@ -44,9 +44,9 @@ def quick(key: Array, count: int = _MANY) -> Array:
     True
     """
     partitionable = jax.config.jax_threefry_partitionable  # pyright: ignore
-    if count < _MANY or key.dtype != _THREEFRY or not partitionable:
+    if count < _MANY or key.dtype != _threefry_dtype() or not partitionable:
         return key
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_QUICK)  # pyright: ignore
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_implementation())  # pyright: ignore
 
 
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
@@ -96,13 +96,21 @@ def _seed(seed: Array) -> Array:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-_THREEFRY = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
-_QUICK = define_prng_impl(
-    key_shape=(2,),
-    seed=_seed,
-    split=_split,
-    random_bits=_bits,
-    fold_in=_fold_in,
-    name="samplekit",
-    tag="quick",
-)
+@functools.cache
+def _threefry_dtype() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
+
+
+@functools.cache
+def _implementation() -> Any:
+    from jax.extend.random import define_prng_impl  # here: it imports a lot
+
+    return define_prng_impl(
+        key_shape=(2,),
+        seed=_seed,
+        split=_split,
+        random_bits=_bits,
+        fold_in=_fold_in,
+        name="samplekit",
+        tag="quick",
+    )

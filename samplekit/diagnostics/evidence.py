@@ -166,12 +166,15 @@ def open_run(run: Any) -> "xr.DataTree":
 def _open_path(path: Path) -> "xr.DataTree":
     import xarray as xr
 
+    from samplekit.sampling.store import check_path
+
     if not path.exists():
         raise StoreError(
             f"There is no run at {str(path)!r}. Give a Zarr folder (sk.sample(..., store=)) or a "
             "netCDF file (run.to_netcdf)."
         )
     engine = "zarr" if path.is_dir() or path.suffix == ".zarr" else "h5netcdf"
+    check_path(path)
     try:
         with warnings.catch_warnings():
             # A folder without consolidated metadata opens more slowly, and just as well.

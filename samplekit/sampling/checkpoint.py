@@ -115,6 +115,7 @@ def _load(
 
     if is_path(run_or_path):
         store = Store.open(run_or_path)
+        store.check()
         tree = xr.open_datatree(store.path, engine="zarr")
         if not store.state():
             raise ResumeError(

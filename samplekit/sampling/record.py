@@ -167,6 +167,8 @@ class Record:
         if self.store is None:
             return
         self.checkpoint(engine)
+        if self.crew.count > 1:
+            self.store.sums.adopt(self.crew.gather(self.store.sums.appended))
         if self.crew.index == 0:
             self.store.commit(
                 self.lengths(),

@@ -12,11 +12,13 @@ POSIX only (``os.pwrite``). One process commits; others may append chains of the
 """
 
 import errno
+import functools
+import itertools
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +43,7 @@ from samplekit.sampling.store_layout import (
     sync_path,
     write_file,
 )
+from samplekit.sampling.store_sums import Sums, Table, as_json, changed_block, checksum
 
 
 class Store:
@@ -64,6 +67,7 @@ class Store:
             some = any(a.axis == 1 for a in arrays[group].values())
             self._written[group] = np.full(arrays[group]["chain"].shape, length if some else 2**62)
         self._sized: set[str] = set()  # chunk files known to have their full size
+        self.sums = Sums(self.sampler_attrs.pop("sums", None))
 
     @classmethod
     def create(
@@ -119,6 +123,7 @@ class Store:
                 for array in (a for found in arrays.values() for a in found.values()):
                     if array.path in values:
                         store._write(array, (), [(0, values[array.path])])
+                        store.sums.whole(array, values[array.path])
                 store._save_nodes()
                 own = store.sampler_attrs
                 store._publish(store.lengths, 1, attrs=store.attrs, sampler_attrs=own, state={})
@@ -199,6 +204,9 @@ class Store:
                 a, z = max(start, k * per), min(end, (k + 1) * per)
                 part = values[low - first : high - first, a - start : z - start].swapaxes(0, 1)
                 at = ((a - k * per) * block + low - b * block) * row
+                if (low, high) == (b * block, min((b + 1) * block, array.shape[0])):
+                    part = np.ascontiguousarray(part)
+                    self.sums.append(array, b, a, part)
                 whole = high - low == block
                 spread = ((at + i * block * row, draw) for i, draw in enumerate(part))
                 self._write(array, (b, k), [(at, part)] if whole else spread)
@@ -268,6 +276,7 @@ class Store:
                         if self.durable:
                             sync_path(f"{self.path}/{SAMPLER}")
                 self._write(array, (1 - self._slot,), [(0, values[name])])
+                self.sums.whole(array, values[name])
             for group, length in lengths.items():
                 array = self._arrays[group]["draw"]
                 per = array.chunk[0]
@@ -283,12 +292,17 @@ class Store:
     ) -> None:
         """Replace the root's metadata, the one instant in which a commit happens."""
         parts = [t.replace(LENGTH, str(lengths.get(g, 0))) for g, t in self._templates.items()]
-        own = group_text({**sampler_attrs, "slot": slot, "store_version": VERSION})
+        sums = self.sums.at(lengths)
+        own = self._own_text(sampler_attrs, slot, sums)
         inline = '"consolidated_metadata":{"kind":"inline","must_understand":false,"metadata":{'
         nodes = ",\n".join([*parts, node_entries(SAMPLER, own, state)])
         self._replace(".", f"{group_text(attrs)[:-1]},{inline}\n{nodes}}}}}}}")
         self.lengths, self._slot, self._arrays[SAMPLER] = lengths, slot, state
-        self.attrs, self.sampler_attrs = attrs, sampler_attrs
+        self.attrs, self.sampler_attrs, self.sums.committed = attrs, sampler_attrs, sums
+
+    def _own_text(self, sampler_attrs: dict, slot: int, sums: Table) -> str:
+        own = {"slot": slot, "store_version": VERSION, "sums": as_json(sums)}
+        return group_text({**sampler_attrs, **own})
 
     def read(self, group: str, length: int) -> dict[str, np.ndarray]:
         """Return the first draws of a group, (chain, draw, *event), committed or not."""
@@ -298,26 +312,53 @@ class Store:
             (block, per), event = array.chunk[:2], array.shape[2:]
             found[name] = out = np.zeros((array.shape[0], length, *event), array.dtype)
             for b in range(-(-len(out) // block) if out.size else 0):
-                for k in range(-(-length // per)):
-                    with explained(self.path):
-                        raw = np.fromfile(self._file(array, (b, k)), array.dtype)
-                    part = raw.reshape(per, block, *event).swapaxes(0, 1)
+                for k, part in zip(range(-(-length // per)), self._chunks(array, b), strict=False):
                     into = out[b * block : (b + 1) * block, k * per : (k + 1) * per]
-                    into[:] = part[: into.shape[0], : into.shape[1]]
+                    into[:] = part.swapaxes(0, 1)[:, : into.shape[1]]
         return found
+
+    def _chunks(self, array: StoredArray, b: int) -> Iterator[np.ndarray]:
+        """Read the files of a block of chains one after the other, as (draw, chain, *event)."""
+        (block, per), event = array.chunk[:2], array.shape[2:]
+        for k in itertools.count():
+            file = self._file(array, (b, k))
+            with explained(self.path):
+                raw = np.fromfile(file, array.dtype)
+                if raw.size != math.prod(array.chunk):
+                    raise OSError(errno.EIO, "the file is not of its full size", file)
+            yield raw.reshape(per, block, *event)[:, : array.shape[0] - b * block]
+
+    def check(self) -> None:
+        """Read all that was committed, and refuse a run of which a byte has changed since."""
+        arrays = {a.path: a for found in self._arrays.values() for a in found.values()}
+        for path, rows in self.sums.committed.items():
+            array = arrays[path]
+            if array.axis == 1:
+                changed = changed_block(rows, functools.partial(self._chunks, array))
+            else:
+                slot = (self._slot,) if path.startswith(f"{SAMPLER}/") else ()
+                shape = array.shape[1:] if slot else array.shape
+                changed = None if checksum(self._values(array, slot, shape)) == rows[0, 0] else 0
+            if changed is not None:
+                raise StoreError(
+                    f"the run at {str(self.path)!r} is damaged: {path} (files of block {changed}) "
+                    "does not hold the bytes that were written. Take a copy of the run that is "
+                    "whole, or sample again; the disk deserves a check."
+                )
+
+    def _values(self, array: StoredArray, index: tuple[int, ...], shape: Sequence[int]) -> Any:
+        """Read an array that does not grow."""
+        file = self._file(array, index)
+        with explained(self.path):
+            values = np.fromfile(file, array.dtype, math.prod(shape))
+            if values.size < math.prod(shape):
+                raise OSError(errno.EIO, "the file is too short", file)
+        return values.reshape(shape)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the sampler's state at the last commit; empty before the first."""
-        found = {}
-        with explained(self.path):
-            for name, array in self._arrays[SAMPLER].items():
-                shape = array.shape[1:]
-                file = self._file(array, (self._slot,))
-                values = np.fromfile(file, array.dtype, math.prod(shape))
-                if values.size < math.prod(shape):
-                    raise OSError(errno.EIO, "the file is too short", file)
-                found[name] = values.reshape(shape)
-        return found
+        arrays = self._arrays[SAMPLER].items()
+        return {name: self._values(a, (self._slot,), a.shape[1:]) for name, a in arrays}
 
     def close(self) -> None:
         """Bring the metadata below the root up to date; the store can still be used after."""
@@ -325,9 +366,23 @@ class Store:
             self._save_nodes()
 
     def _save_nodes(self) -> None:
-        own = group_text({**self.sampler_attrs, "slot": self._slot, "store_version": VERSION})
+        own = self._own_text(self.sampler_attrs, self._slot, self.sums.committed)
         for group, text in {**self._groups, SAMPLER: own}.items():
             length = str(self.lengths.get(group, 0))
             for array in self._arrays[group].values():
                 self._replace(array.path, array.text.replace(LENGTH, length))
             self._replace(group, text)
+
+
+def check_path(path: str | os.PathLike) -> None:
+    """Refuse a run at a path of which a byte has changed; let pass what `Store` did not write."""
+    try:
+        nodes = json.loads(Path(path, "zarr.json").read_bytes())["consolidated_metadata"][
+            "metadata"
+        ]
+        # A copy by xarray has the attributes as well, but other files.
+        own = nodes[f"{SAMPLER}/key"]["chunk_key_encoding"]["configuration"]["separator"] == "."
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    if own:
+        Store.open(path).check()

@@ -11,6 +11,7 @@ from tests.bench import (
     choice,
     closed_form,
     cold,
+    curves,
     diagnose,
     fields,
     imports,
@@ -32,11 +33,12 @@ WORKLOADS = {
     "anneal": anneal.measure,
     "fields": fields.measure,
     "learned": learned.measure,
+    "curves": curves.measure,
     **closed_form.MEASURES,
     **boltzmann.MEASURES,
 }
 # What --quick leaves out: each takes minutes even for one round.
-SLOW = {"choice", "stream", "diagnose", "many", "anneal"}
+SLOW = {"choice", "stream", "curves", "diagnose", "many", "anneal"}
 BESIDE_TORCH = {"many", "anneal", "learned", "boltzmann"}
 BESIDE_SAMPLERS = {"warm"}
 

@@ -35,6 +35,8 @@ def worse(bar: Bar, known: Mapping[str, float]) -> bool:
         return False
     if not math.isfinite(bar.ratio):
         return True
+    if abs(bar.ratio - before) < bar.noise:
+        return False
     return bar.ratio * MOST_LOSS < before if bar.least else bar.ratio > before * MOST_LOSS
 
 

@@ -45,6 +45,7 @@ class Bar:
     limit: float
     least: bool = False  # whether the limit is the least, not the most
     remark: str = ""
+    noise: float = 0.0  # a change by less is no loss, as of an exponent near zero
 
     @property
     def met(self) -> bool:
