@@ -1,10 +1,11 @@
 """Which devices to use, and rows dealt to them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -33,13 +34,11 @@ def read_devices(devices: Any) -> list[Any] | None:
     if isinstance(devices, Mesh):
         return list(devices.devices.flat)
     if isinstance(devices, int | np.integer) and not isinstance(devices, bool):
-        homes: dict[int, list[Any]] = {}
-        for device in jax.devices():
-            homes.setdefault(device.process_index, []).append(device)
-        least = min(map(len, homes.values()))
+        homes = by_process(jax.devices())
+        least = min(map(len, homes))
         if not 1 <= devices <= least:
             raise SettingsError(f"devices={devices!r} is not a number from 1 to {least}.")
-        return [d for _, own in sorted(homes.items()) for d in own[: int(devices)]]
+        return [d for own in homes for d in own[: int(devices)]]
     some: Any = devices if isinstance(devices, Sequence) else ()
     if not some or not all(hasattr(d, "platform") for d in some):
         raise SettingsError(
@@ -51,11 +50,26 @@ def read_devices(devices: Any) -> list[Any] | None:
 
 def row_mesh(devices: Sequence[Any] | None, count: int) -> Mesh | None:
     """Return a mesh of as many devices as divide so many rows; None to let JAX place them."""
-    chosen = list(devices or jax.local_devices())
-    most = max(n for n in range(1, len(chosen) + 1) if count % n == 0)
-    if most == 1 and devices is None:
+    homes = by_process(devices or jax.local_devices())
+    least = min(map(len, homes))
+    fitting = [n for n in range(1, least + 1) if count % (n * len(homes)) == 0]
+    if not fitting:
+        raise SettingsError(
+            f"{count} rows at a time cannot be shared equally by {len(homes)} processes. Take a "
+            "multiple of their number."
+        )
+    most = max(fitting)
+    if most == len(homes) == 1 and devices is None:
         return None
-    return Mesh(np.asarray(chosen[:most]), (ROWS,))
+    return Mesh(np.asarray([d for own in homes for d in own[:most]]), (ROWS,))
+
+
+def by_process(devices: Iterable[Any]) -> list[list[Any]]:
+    """Return the devices of each process."""
+    homes: dict[int, list[Any]] = {}
+    for device in devices:
+        homes.setdefault(device.process_index, []).append(device)
+    return [own for _, own in sorted(homes.items())]
 
 
 def row_sharding(mesh: Mesh, *, axis: int | None = 0) -> NamedSharding:
@@ -65,8 +79,22 @@ def row_sharding(mesh: Mesh, *, axis: int | None = 0) -> NamedSharding:
 
 
 def deal(tree: Any, mesh: Mesh | None, *, axis: int | None = 0) -> Any:
-    """Return arrays dealt to the devices of a mesh along an axis; None puts all on each."""
-    return tree if mesh is None else jax.device_put(tree, row_sharding(mesh, axis=axis))
+    """Return arrays, equal in all processes, dealt along an axis; None puts all on each device."""
+    if mesh is None:
+        return tree
+    sharding = row_sharding(mesh, axis=axis)
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+    return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
+
+
+def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    """Return an array, equal in all processes, on the devices of them all."""
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = put(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    host = np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def take_rows(array: Any, order: np.ndarray) -> jax.Array:

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from samplekit.core.errors import SettingsError
+from samplekit.sampling.devices import by_process, put
 
 
 class Spread:
     """Puts arrays on the devices of all processes, and fetches them to each."""
 
     def __init__(self, devices: Sequence[Any], chains: int) -> None:
-        homes: dict[int, list[Any]] = {}
-        for device in devices:
-            homes.setdefault(device.process_index, []).append(device)
-        processes, least = len(homes), min(map(len, homes.values()))
+        homes = by_process(devices)
+        processes, least = len(homes), min(map(len, homes))
         fitting = [n for n in range(1, least + 1) if chains % (n * processes) == 0]
         if not fitting or processes < jax.process_count():
             raise SettingsError(
@@ -31,7 +29,7 @@ class Spread:
                 "processes cannot share equally. Ask for a multiple of the number of processes, "
                 "with devices of every process."
             )
-        chosen = [d for _, own in sorted(homes.items()) for d in own[: max(fitting)]]
+        chosen = [d for own in homes for d in own[: max(fitting)]]
         mesh = Mesh(np.asarray(chosen), ("chains",))
         self.split = NamedSharding(mesh, PartitionSpec("chains"))
         self.whole = NamedSharding(mesh, PartitionSpec())
@@ -39,19 +37,11 @@ class Spread:
     def put(self, tree: Any, *, split: bool) -> Any:
         """Return a pytree, equal in all processes, on all devices: by chains, or whole on each."""
         sharding = self.split if split else self.whole
-        return jax.tree.map(lambda leaf: _put(leaf, sharding), tree)
+        return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
 
     def fetch(self, tree: Any) -> Any:
         """Return a pytree as NumPy arrays, whole in every process."""
         return jax.tree.map(np.asarray, _gather(self.whole)(tree))
-
-
-def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = _put(jax.random.key_data(leaf), sharding)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-    host = np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
-    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 @functools.cache

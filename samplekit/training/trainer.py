@@ -135,7 +135,7 @@ def train(
         A file: written as training proceeds, and read at the start if it is there.
     devices
         A number of devices, a list or a mesh: each takes a part of every batch, as many as divide
-        it. None takes all GPUs or TPUs of this process, or the CPU.
+        it; of several processes all have the same data. None takes those of this process.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def train(
     # Taken apart once: what is code must be hashed by every call of a compiled program.
     static, arrays = _taken_apart(fixed)
     program = static, deal(arrays, fixed.mesh, axis=None)
-    begin = packing.pack(params) if packing else params
+    begin = deal(packing.pack(params) if packing else params, fixed.mesh, axis=None)
     state, rows, stopped = _begin(*program, begin, _extras(plan)), [], ""
     facts = {"seed": seed} | describe(objective, (data, held_out)) if checkpoint else {}
     if packing and checkpoint:

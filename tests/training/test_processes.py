@@ -3,6 +3,7 @@
 Run as a program, this file is one of the processes.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -49,7 +50,10 @@ def together(count: int, folder: Path) -> list[dict[str, np.ndarray]]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, __file__, address]
     words = [[*command, str(i), str(count), str(folder)] for i in range(count)]
-    processes = [subprocess.Popen(w, cwd=ROOT) for w in words]
+    # One device a process: the tests themselves pretend to have several.
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    environment["PYTHONPATH"] = str(ROOT)
+    processes = [subprocess.Popen(w, cwd=ROOT, env=environment) for w in words]
     assert [p.wait(240) for p in processes] == [0] * count
     return [dict(np.load(folder / f"{count}-{i}.npz")) for i in range(count)]
 
