@@ -34,6 +34,27 @@ def test_runs(script: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["figures"]
 
 
+@pytest.mark.slow
+def test_generated_digits_are_as_near_as_promised(tmp_path: Path) -> None:
+    """Within 1.25 times the distance of training to held-out digits; a Gaussian fit has 1.3."""
+    script = ROOT / "examples" / "36_digits.py"
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, str(script), "--output", str(tmp_path)],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^(.*?) +distance to held-out digits (\S+) ×", done.stdout, re.M))
+    ratios = {name: float(ratio) for name, ratio in found.items()}
+    print(ratios)
+    assert ratios["annealed Langevin"] <= 1.25
+    assert ratios["reverse SDE"] <= 1.25
+    assert ratios["a Gaussian fit"] > 1.25  # else the distance would show nothing
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_is_short_and_says_what_it_shows(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
