@@ -109,8 +109,8 @@ def report(path):
     """Diagnose a run and write its report."""
     import samplekit as sk
 
-    found = sk.diagnose(path)
-    sk.report(found, f"{path}.html")
+    sk.diagnose(path)
+    sk.report(path, f"{path}.html")
 
 
 def digest(tree):
