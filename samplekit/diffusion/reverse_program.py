@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from samplekit.core.keys import quick
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, flat_score
@@ -66,8 +65,7 @@ def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Numbers) -> Cloud:
 
 def _step(plan: Plan, route: Route, i: Array, cloud: Cloud) -> Cloud:
     """Go from one time to the next by the reverse SDE, then correct there."""
-    key = jax.random.fold_in(quick(route.key, cloud.x.size), i.astype(jnp.uint32))
-    key_noise, key_walk = jax.random.split(key)
+    key_noise, key_walk = jax.random.split(jax.random.fold_in(route.key, i.astype(jnp.uint32)))
     score = jax.vmap(flat_score(route.path, plan.space, route.times[i]))(cloud.x)
     r, w, c = route.coefficients[i]
     x = r * cloud.x + w * score + c * jax.random.normal(key_noise, score.shape, score.dtype)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from samplekit.core.keys import quick
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base, NoiseKernel, improved, library_rules
@@ -113,8 +112,7 @@ def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any
     """Weigh and resample on a tempered path, then move by `steps` steps of the kernel."""
     level = route.levels[i]
     view = view_at(plan, route.path, level)
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(cloud.position))
-    key = jax.random.fold_in(quick(route.key, numbers), i.astype(jnp.uint32))
+    key = jax.random.fold_in(route.key, i.astype(jnp.uint32))
     # Steps take the numbers after these. A split would draw keys that most kernels do not use.
     key_init, key_resample = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
     weights: Stats = {}
