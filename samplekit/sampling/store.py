@@ -376,13 +376,23 @@ class Store:
 
 def check_path(path: str | os.PathLike) -> None:
     """Refuse a run at a path of which a byte has changed; let pass what `Store` did not write."""
+    root = Path(path, "zarr.json")
+    while _is_own(root):
+        before = root.read_bytes()
+        try:
+            Store.open(path).check()
+            break
+        except StoreError:
+            if root.read_bytes() == before:
+                raise
+            # It is being written: a state that we were about to read has been replaced.
+
+
+def _is_own(root: Path) -> bool:
     try:
-        nodes = json.loads(Path(path, "zarr.json").read_bytes())["consolidated_metadata"][
-            "metadata"
-        ]
-        # A copy by xarray has the attributes as well, but other files.
-        own = nodes[f"{SAMPLER}/key"]["chunk_key_encoding"]["configuration"]["separator"] == "."
+        nodes = json.loads(root.read_bytes())["consolidated_metadata"]["metadata"]
+        encoding = nodes[f"{SAMPLER}/key"]["chunk_key_encoding"]
     except (OSError, ValueError, LookupError, TypeError):
-        return
-    if own:
-        Store.open(path).check()
+        return False
+    # A copy by xarray has the attributes as well, but other files.
+    return encoding["configuration"]["separator"] == "."

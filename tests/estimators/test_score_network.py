@@ -140,6 +140,27 @@ def test_score_mala_on_a_learned_score(denoising, data):
     assert sk.closed_loop_work(target, run).relative < 0.1
 
 
+@pytest.mark.statistical
+def test_a_learned_prior_times_a_fitted_family(conservative, denoising, data):
+    """Targets compose: exact by Metropolis where there is a density, near by the score."""
+    seen = np.random.default_rng(5).normal([0.5, -0.5], 0.8, (2000, 2))
+    energy = sk.families.gaussian_graphical_model().fit(seen).target()
+    settings = {"chains": 16, "draws": 2000, "warmup": 500, "progress": False}
+    truth, _ = grid_moments(sk.product(mixture(noise_of(denoising, data)), energy))
+    posterior = sk.product(conservative.target(), energy)
+    mean, square = grid_moments(posterior)
+    x = sk.sample(posterior, sk.MALA(), **settings)["posterior"]["x"].values
+    sk.testing.assert_mean(x, mean, resolves=0.25)
+    sk.testing.assert_mean(x**2, square, resolves=0.4)
+    posterior = sk.product(denoising.target(), energy)
+    other = sk.sample(posterior, sk.ScoreMALA(), **settings)["posterior"]["x"].values
+    # Learned: as in the test above, a fifth of the prior's width and no better.
+    for found in (x, other):
+        assert np.abs(found.mean((0, 1)) - truth).max() < 0.2
+    prior = grid_moments(mixture(noise_of(denoising, data)))[0]
+    assert np.abs(prior - truth).max() > 0.4  # the family has its say
+
+
 def test_a_score_alone_is_refused_by_metropolis(denoising):
     with pytest.raises(sk.errors.SamplekitError, match="ScoreMALA"):
         sk.sample(denoising.target(), sk.MALA(), draws=5, warmup=5, progress=False)

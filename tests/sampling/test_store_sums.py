@@ -97,6 +97,25 @@ def test_other_folders_pass(run, tmp_path):
     sk.diagnose(tmp_path / "copy.zarr")
 
 
+def test_a_run_that_is_being_written_is_not_called_damaged(run, tmp_path, monkeypatch):
+    """Two commits while we read replace the state that the first look at the run has named."""
+    copy = tmp_path / "run.zarr"
+    shutil.copytree(run, copy)
+    writer, check, looks = Store.open(copy), Store.check, []
+
+    def slowly(store):
+        looks.append(store)
+        for _ in range(2 if len(looks) == 1 else 0):
+            state = writer.state()
+            state["key"] = state["key"] + 1
+            writer.commit({}, state, sampler_attrs=writer.sampler_attrs)
+        check(store)
+
+    monkeypatch.setattr(Store, "check", slowly)
+    check_path(copy)
+    assert len(looks) == 2
+
+
 @pytest.mark.parametrize(("block", "step"), [(1, 4), (1, 1), (4, 4), (3, 4)])
 def test_sums_cover_all_draws(tmp_path, block, step):
     """Also over commits, stores that are opened again, and draws that are written again."""

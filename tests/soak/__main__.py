@@ -58,6 +58,18 @@ class Soak:
             raise AssertionError(f"{' '.join(map(str, words))}: {errors[-500:]}")
         return said
 
+    def stopped(self, store: Path, seconds: float, number: signal.Signals) -> bool:
+        """Begin a run, or go on with it, and send it a signal; tell whether it was still there."""
+        process = self.start("sample", store, 5)
+        while process.poll() is None and not store.exists():
+            time.sleep(0.01)
+        time.sleep(seconds)
+        running = process.poll() is None
+        if running:
+            process.send_signal(number)
+        process.communicate(timeout=PATIENCE)
+        return running
+
     def check(self, store: Path) -> None:
         """Compare a finished run with the undisturbed one."""
         found = json.loads(self.must("digest", store))
@@ -69,14 +81,7 @@ def disturbed(soak: Soak, place: Path, random: np.random.Generator, number: sign
     store = place / "run.zarr"
     times = 0
     for _ in range(int(random.integers(1, 4))):
-        process = soak.start("sample", store, 5)
-        while process.poll() is None and not store.exists():
-            time.sleep(0.01)
-        time.sleep(float(random.uniform(0, 4.0)))
-        if process.poll() is None:
-            process.send_signal(number)
-            times += 1
-        process.communicate(timeout=PATIENCE)
+        times += soak.stopped(store, float(random.uniform(0, 4.0)), number)
         if store.exists():
             json.loads(soak.must("digest", store))  # whole at every instant
     soak.must("sample", store, 5)
@@ -131,12 +136,7 @@ def read_only(soak: Soak, place: Path, random: np.random.Generator) -> str:
 def flipped(soak: Soak, place: Path, random: np.random.Generator) -> str:
     """Flip a bit of a run: nobody may believe it, until it is flipped back."""
     store = place / "run.zarr"
-    process = soak.start("sample", store, 5)
-    while process.poll() is None and not store.exists():
-        time.sleep(0.01)
-    time.sleep(float(random.uniform(1.0, 4.0)))
-    process.kill()
-    process.communicate()
+    soak.stopped(store, float(random.uniform(1.0, 4.0)), signal.SIGKILL)
     file = random.choice(sorted(store.glob("*posterior/x/c.*")))
     at = int(random.integers(64))  # among the first draws, which are committed
 
