@@ -199,11 +199,12 @@ def _window_metric(metric: Any, tuning: Tuning, *, force: bool) -> Any:
     scores = None
     if tuning.scores.ndim > 1:
         scores = np.asarray(tuning.scores)[:rows].astype(np.float64).reshape(-1, dim)
-        if not np.isfinite(scores.sum()):
+        if not math.isfinite(np.add.reduce(scores, axis=None)):
             fine = np.isfinite(scores).all(1)
             draws, scores = draws[fine], scores[fine]
     # A rejected proposal repeats the draw: what counts is how many differ, seen in one coordinate.
-    distinct = 1 + int(np.count_nonzero(np.diff(draws[:, 0])))
+    first = draws[:, 0]
+    distinct = 1 + int(np.count_nonzero(first[1:] != first[:-1]))
     if isinstance(metric, Identity) or distinct < 10:
         return metric
     mixing = isinstance(metric, Dense | LowRank)
@@ -229,25 +230,27 @@ def fisher_metric(
     n, dim = draws.shape
     x = _centered(draws)
     g = None if scores is None else _centered(scores)
-    scale = _scales(x, g)
     if not mixing:
-        return scale, None
-    basis = _span(x, g, scale)
+        return _scales(n, _squares(x), None if g is None else _squares(g)), None
     weight = _ridge(distinct, dim)
-    if basis is None:  # enough draws: second moments are all that is needed of them
-        both = n * scale[:, None] * scale
-        covariance = _ridged(x.T @ x / both, weight)
-        dual = None if g is None else _ridged(g.T @ g * (both / n**2), weight)
+    if n * (1 if g is None else 2) >= dim:
+        # Enough draws: second moments are all that is needed of them.
+        basis, covariance, dual = None, x.T @ x, None if g is None else g.T @ g
+        scale = _scales(n, covariance.diagonal(), None if dual is None else dual.diagonal())
+        both = scale[:, None] * scale
+        covariance = _ridged(covariance / (n * both), weight)
+        dual = None if dual is None else _ridged(dual * (both / n), weight)
     else:
+        scale = _scales(n, _squares(x), None if g is None else _squares(g))
+        seen = x / scale if g is None else np.concatenate([x / scale, g * scale])
+        basis = np.linalg.qr(seen.T)[0]  # orthonormal, of what was seen
         covariance = _ridged_in(basis, x / scale, weight)
         dual = None if g is None else _ridged_in(basis, g * scale, weight)
     if dual is not None:
         covariance = _geometric_mean(covariance, dual)
-    if not force:
-        values = np.linalg.eigvalsh(covariance)
-        if values[-1] < WORTH_MIXING * values[0]:
-            return scale, None
     values, vectors = np.linalg.eigh(covariance)
+    if not force and values[-1] < WORTH_MIXING * values[0]:
+        return scale, None
     return scale, (np.maximum(values, 1e-10), vectors if basis is None else basis @ vectors)
 
 
@@ -255,24 +258,16 @@ def _centered(x: np.ndarray) -> np.ndarray:
     return x - np.add.reduce(x) / len(x)
 
 
-def _scales(x: np.ndarray, g: np.ndarray | None) -> np.ndarray:
-    """Return the best diagonal: (var x / var ∇log p)^¼, or the standard deviations."""
+def _squares(x: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->j", x, x)
+
+
+def _scales(n: int, x: np.ndarray, g: np.ndarray | None) -> np.ndarray:
+    """Return the best diagonal from sums of squares: (var x / var ∇log p)^¼, or sds of x."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.einsum("ij,ij->j", x, x)
-        if g is None:
-            scale = np.sqrt(squares / len(x))
-        else:
-            scale = (squares / np.einsum("ij,ij->j", g, g)) ** 0.25
-    return np.where(np.isfinite(scale) & (scale > 1e-20), scale, 1.0)
-
-
-def _span(x: np.ndarray, g: np.ndarray | None, scale: np.ndarray) -> np.ndarray | None:
-    """Return an orthonormal basis of what was seen; None where that is everything."""
-    rows = len(x) * (1 if g is None else 2)
-    if rows >= x.shape[1]:
-        return None
-    seen = x / scale if g is None else np.concatenate([x / scale, g * scale])
-    return np.linalg.qr(seen.T)[0]
+        scale = np.sqrt(x / n if g is None else np.sqrt(x / g))
+    fine = (scale > 1e-20) & (scale < np.inf)  # NaN is neither
+    return scale if fine.all() else np.where(fine, scale, 1.0)
 
 
 def _ridge(distinct: int, dim: int) -> float:

@@ -55,11 +55,10 @@ def test_a_changed_round_is_noticed(monkeypatch):
         _same(lambda key: jax.random.bits(key, (11,)))
 
 
-def test_other_keys_and_few_numbers_stay_as_they_are():
+def test_other_keys_stay_as_they_are():
     other = jax.random.key(0, impl="rbg")
     assert quick(other) is other
-    assert quick(KEY, 100) is KEY
-    assert quick(KEY, 10**6) is not KEY
+    assert quick(KEY) is not KEY
     with jax.threefry_partitionable(False):
         assert quick(KEY) is KEY
 
@@ -71,10 +70,8 @@ def test_runs_do_not_change(monkeypatch):
     def draws():
         return sk.sample(target, sk.Langevin(0.5), **options)["posterior"]["x"].values
 
-    asked = []
-    monkeypatch.setattr(program, "quick", lambda key, count: asked.append(count) or key)
+    monkeypatch.setattr(program, "quick", lambda key: key)
     plain = draws()
-    assert asked[0] == 600 * 16
     monkeypatch.setattr(program, "quick", quick)
     jax.clear_caches()
     np.testing.assert_allclose(draws(), plain, rtol=1e-5, atol=1e-6)  # fused otherwise: rounding

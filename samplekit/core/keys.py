@@ -17,25 +17,23 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 5  # of four rotations each: Threefry-2x32-20, as JAX has it
 _NAME = "threefry2x32"
-# From so many numbers at a time on, drawing them is worth a longer program.
-_MANY = 8192
+# From so many numbers at a time on, to write them to memory costs more than to make them twice.
+MANY = 8192
 
 
-def quick(key: Array, count: int = _MANY) -> Array:
-    """Return a key with the same numbers as this one, quicker to draw many of them from.
+def quick(key: Array) -> Array:
+    """Return a key with the same numbers as this one, quicker to draw from.
 
     On a CPU, JAX writes Threefry as a loop of five rounds that one core runs, between arrays in
-    memory. Written out it is one expression, which XLA splits over the cores and joins to what is
-    made of the bits: a third of the time for bits, two thirds for normal numbers.
+    memory. Written out it is one expression. XLA splits that of many numbers over the cores and
+    joins it to what is made of the bits: a third of the time for bits, two thirds for normal
+    numbers. A few numbers take a third of the time too, for there is no loop to go round.
 
     Parameters
     ----------
     key
         A typed key. One that is not Threefry, or drawn from in JAX's older way
         (`jax_threefry_partitionable` off), is returned as it is.
-    count
-        How many numbers are drawn at a time; for a few the key is returned as it is. A program that
-        takes longer to compile than to run, as of annealing, should not ask (1.3 s for 0.1).
 
     Examples
     --------
@@ -46,7 +44,7 @@ def quick(key: Array, count: int = _MANY) -> Array:
     True
     """
     partitionable = jax.config.jax_threefry_partitionable
-    if count < _MANY or key.dtype != _threefry_dtype() or not partitionable:
+    if key.dtype != _threefry_dtype() or not partitionable:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_implementation())
 
@@ -79,12 +77,14 @@ def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
         return jax.random.bits(jax.random.wrap_key_data(key, impl=_NAME), shape, dtype)
     high, low = _counted(key, shape)
     if width == 64:
-        return high.astype(dtype) << np.uint64(32) | low.astype(dtype)
-    return (high ^ low).astype(dtype)
+        bits = high.astype(dtype) << np.uint64(32) | low.astype(dtype)
+    else:
+        bits = (high ^ low).astype(dtype)
+    return bits if math.prod(shape) >= MANY else jax.lax.optimization_barrier(bits)
 
 
-# Keys are written to memory: XLA would else repeat how a key was made wherever it is used, keys of
-# keys most of all, and compile for minutes.
+# Keys, and bits unless they are many, are written to memory: XLA would else repeat how they were
+# made wherever they are used, keys of keys most of all, and compile for minutes.
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.lax.optimization_barrier(jnp.stack(_counted(key, shape), axis=-1))
 

@@ -19,6 +19,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from samplekit.core.errors import KernelError
+from samplekit.core.keys import MANY
 from samplekit.core.protocols import (
     DensityTarget,
     Position,
@@ -83,6 +84,8 @@ class Base:
     discrete: ClassVar[bool] = False
     # Whether many chains run faster as one batch than one by one, also on a CPU.
     batched: ClassVar[bool] = False
+    # Whether a few chains of a cheap target do so too, and pool what they learn in warm-up.
+    few_batched: ClassVar[bool] = False
     # γ of dual averaging once the order of magnitude of the step is known. The acceptance of a
     # single proposal is noisy, and being convex in log η it ends below its goal if η jitters (a
     # random walk at 0.165 for 0.234 with Stan's 0.05).
@@ -209,7 +212,14 @@ class NoiseKernel(Base):
 def normal_rows(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
     """Return standard normal noise, one vector as long as `x` for each row."""
     flat = jax.eval_shape(lambda p: ravel_pytree(p)[0], x)
-    return jax.random.normal(key, (*shape, flat.size), flat.dtype)
+    full = (*shape, flat.size)
+    count = math.prod(full)
+    if count >= MANY:
+        return jax.random.normal(key, full, flat.dtype)
+    # The same numbers, as one row that is written down: XLA would else work a few short rows out
+    # number by number, once wherever they are used, in six times the time.
+    z = jax.lax.optimization_barrier(jax.random.normal(key, (count,), flat.dtype))
+    return z.reshape(full)
 
 
 def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:

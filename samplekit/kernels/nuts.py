@@ -23,9 +23,6 @@ from samplekit.kernels.base import (
 
 # A trajectory whose energy has risen by this much is lost (Stan's).
 DIVERGENCE = 1000.0
-# Uniforms drawn with the velocity, enough for most trajectories: a call of the generator costs as
-# much as several leapfrog steps of a small target, however few numbers it gives.
-BLOCK = 16
 
 
 class _Point(NamedTuple):
@@ -45,6 +42,13 @@ class _Pick(NamedTuple):
     energy_error: Array
 
 
+class _Open(NamedTuple):
+    """The first leaves of balanced subtrees that are still open, for their U-turns: rows."""
+
+    v: Array
+    sum_v: Array
+
+
 class _Branch(NamedTuple):
     """A subtrajectory in the making: 2^depth leaves in one direction."""
 
@@ -54,16 +58,11 @@ class _Branch(NamedTuple):
     pick: _Pick
     log_weight: Array
     sum_v: Array
-    # the first leaves of the balanced subtrees that are still open, for their U-turns
-    open_v: Array
-    open_sum: Array
+    accepted: Array
+    open: _Open
     # what ends it early: a U-turn, or the change of energy at the last leaf
     turning: Array
     error: Array
-    # of the whole trajectory
-    leaves: Array
-    accepted: Array
-    block: Array
 
 
 class _Tree(NamedTuple):
@@ -74,15 +73,20 @@ class _Tree(NamedTuple):
     pick: _Pick
     log_weight: Array
     sum_v: Array
+    accepted: Array
+    open: _Open  # memory for the branches, which write it before they read it
     turning: Array
     error: Array
     leaves: Array
-    accepted: Array
-    block: Array
+
+
+def _sound(error: Array) -> Array:
+    """Tell whether a change of energy is a number, or +inf; else its leaf is never the draw."""
+    return error > -jnp.inf
 
 
 def _goes_on(part: _Branch | _Tree) -> Array:
-    return ~part.turning & (part.error < DIVERGENCE)  # NaN does not
+    return ~part.turning & _sound(part.error) & (part.error < DIVERGENCE)
 
 
 def _turns(first: Array, last: Array, sum_v: Array) -> Array:
@@ -103,7 +107,7 @@ class _Trajectory(NamedTuple):
     energy: Array
     evaluate: Callable[[Array], tuple[Array, Array, Array]]
 
-    def leaf(self, branch: _Branch, sign: Array) -> _Branch:
+    def leaf(self, branch: _Branch, sign: Array, before: Array) -> _Branch:
         """Take one leapfrog step, and let its end compete to be the draw."""
         eta = self.step_size * sign
         half = branch.point.v + 0.5 * eta * branch.point.pulled
@@ -111,58 +115,56 @@ class _Trajectory(NamedTuple):
         log_density, score, pulled = self.evaluate(z)
         v = half + 0.5 * eta * pulled
         error = 0.5 * jnp.sum(v * v) - log_density - self.energy
-        broken = jnp.isnan(error) | (error == -jnp.inf)  # never the draw, and counted
-        log_weight = jnp.where(broken, -jnp.inf, -error)
+        log_weight = jnp.where(_sound(error), -error, -jnp.inf)
         total = jnp.logaddexp(branch.log_weight, log_weight)
-        block = jax.lax.cond(
-            (branch.leaves % BLOCK == 0) & (branch.leaves > 0),
-            lambda: _uniforms(jax.random.fold_in(self.key, branch.leaves), BLOCK, z.dtype),
-            lambda: branch.block,
-        )
-        taken = jnp.log(block[branch.leaves % BLOCK]) <= log_weight - total
+        u = _uniform(jax.random.fold_in(self.key, before + branch.leaf), z.dtype)
         sum_v = branch.sum_v + v
-        turning, open_v, open_sum = _balanced(branch, v, sum_v)
+        turning, opened = _balanced(branch, v, sum_v)
+        new = _Pick(z, log_density, score, error)
         return _Branch(
             leaf=branch.leaf + 1,
             point=_Point(z, v, pulled),
-            pick=_where(taken, _Pick(z, log_density, score, error), branch.pick),
+            pick=_where(jnp.log(u) <= log_weight - total, new, branch.pick),
             log_weight=total,
             sum_v=sum_v,
-            open_v=open_v,
-            open_sum=open_sum,
-            turning=turning,
-            error=jnp.where(broken, jnp.nan, error),
-            leaves=branch.leaves + 1,
             accepted=branch.accepted + jnp.exp(jnp.minimum(log_weight, 0)),
-            block=block,
+            open=opened,
+            turning=turning,
+            error=error,
         )
 
 
-def _uniforms(key: Array, count: int, dtype: Any) -> Array:
-    return 1 - jax.random.uniform(key, (count,), dtype)  # above 0
+def _uniform(key: Array, dtype: Any) -> Array:
+    """Return a number in (0, 1) from the words of a key that serves for nothing else.
+
+    A call of the generator would make the same words once more of these.
+    """
+    word = jax.random.key_data(key)[0]
+    return (word >> 9).astype(dtype) * np.asarray(2**-23, dtype) + np.asarray(2**-24, dtype)
 
 
-def _balanced(branch: _Branch, v: Array, sum_v: Array) -> tuple[Array, Array, Array]:
+def _balanced(branch: _Branch, v: Array, sum_v: Array) -> tuple[Array, _Open]:
     """Look for U-turns in the balanced subtrees that end at this leaf; open those that begin.
 
     Leaf n of a branch, in binary: it ends one subtree for each of its trailing ones. The subtrees
-    begun and not ended are kept in rows, one for each one of n // 2.
+    begun and not ended are kept in rows, one for each one of n // 2. Subtrees begin at even leaves,
+    and end at odd ones, which write to a row that nobody reads.
     """
     n = branch.leaf
     last = jax.lax.population_count(n >> 1)
     ended = jax.lax.population_count(n ^ (n + 1)) - 1
+    row = jnp.where(n % 2 == 0, last, branch.open.v.shape[0] - 1)
+    opened = _Open(
+        jax.lax.dynamic_update_index_in_dim(branch.open.v, v, row, 0),
+        jax.lax.dynamic_update_index_in_dim(branch.open.sum_v, sum_v, row, 0),
+    )
 
     def look(row: Array, turning: Array) -> Array:
-        first = branch.open_v[row]
-        return turning | _turns(first, v, sum_v - branch.open_sum[row] + first)
+        first = opened.v[row]
+        return turning | _turns(first, v, sum_v - opened.sum_v[row] + first)
 
     turning = jax.lax.fori_loop(last - ended + 1, last + 1, look, jnp.zeros((), bool))
-    begins = n % 2 == 0
-    return (
-        turning,
-        branch.open_v.at[last].set(jnp.where(begins, v, branch.open_v[last])),
-        branch.open_sum.at[last].set(jnp.where(begins, sum_v, branch.open_sum[last])),
-    )
+    return turning, opened
 
 
 @pytree
@@ -248,10 +250,11 @@ class NUTS(Base):
             score = ravel_pytree(new.score)[0]
             return new.log_density, score, metric.pull(score)
 
-        v, forward, uniform, block = self._noise(key, x)
+        v, forward, uniform = self._noise(key, x)
         energy = 0.5 * jnp.sum(v * v) - state.log_density
         path = _Trajectory(key, jnp.asarray(self.step_size, x.dtype), energy, evaluate)
         zero = jnp.zeros((), x.dtype)
+        rows = jnp.zeros((self.max_treedepth + 1, x.size), x.dtype)
         here = _Point(jnp.zeros_like(x), v, metric.pull(score))
         tree = self._grow(
             path,
@@ -261,11 +264,11 @@ class NUTS(Base):
                 pick=_Pick(here.z, state.log_density, score, zero),
                 log_weight=zero,
                 sum_v=v,
+                accepted=zero,
+                open=_Open(rows, rows),
                 turning=jnp.zeros((), bool),
                 error=zero,
                 leaves=jnp.zeros((), jnp.int32),
-                accepted=zero,
-                block=block,
             ),
             (forward, uniform),
         )
@@ -277,28 +280,28 @@ class NUTS(Base):
         return new, {
             "lp": new.log_density,
             "acceptance_rate": tree.accepted / tree.leaves.astype(x.dtype),
-            "diverging": ~(tree.error < DIVERGENCE),
+            "diverging": ~(_sound(tree.error) & (tree.error < DIVERGENCE)),
             "energy": energy + pick.energy_error,
             "n_steps": tree.leaves,
             "tree_depth": tree.depth,
             "reached_max_treedepth": capped,
-            "nonfinite": jnp.isnan(tree.error).astype(jnp.int32),
+            "nonfinite": (~_sound(tree.error)).astype(jnp.int32),
             "step_size": self.step_size,
         }
 
-    def _noise(self, key: Array, x: Array) -> tuple[Array, Array, Array, Array]:
+    def _noise(self, key: Array, x: Array) -> tuple[Array, Array, Array]:
         """Draw a velocity, directions, and uniforms on (0, 1), by one call of the generator."""
         dim, depth = x.size, self.max_treedepth
         lowest = np.nextafter(np.asarray(-1, x.dtype), np.asarray(0, x.dtype))
-        u = jax.random.uniform(key, (dim + 2 * depth + BLOCK,), x.dtype, lowest, 1.0)
+        u = jax.random.uniform(key, (dim + 2 * depth,), x.dtype, lowest, 1.0)
         v = jax.lax.erf_inv(u[:dim]) * np.asarray(np.sqrt(2), x.dtype)
-        rest = 0.5 + 0.5 * u[dim:]
-        return v, u[dim : dim + depth] > 0, rest[depth : 2 * depth], rest[2 * depth :]
+        # Written down, or XLA works it out anew wherever it is used.
+        v = jax.lax.optimization_barrier(v)
+        return v, u[dim : dim + depth] > 0, 0.5 + 0.5 * u[dim + depth :]
 
     def _grow(self, path: _Trajectory, tree: _Tree, noise: tuple[Array, Array]) -> _Tree:
         """Double the trajectory until it turns back, runs away or is long enough."""
         forward, uniform = noise
-        opened = jnp.zeros((self.max_treedepth, tree.sum_v.size), tree.sum_v.dtype)
 
         def double(tree: _Tree) -> _Tree:
             side = forward[tree.depth].astype(jnp.int32)
@@ -309,21 +312,24 @@ class NUTS(Base):
                 pick=tree.pick,
                 log_weight=jnp.full_like(tree.log_weight, -jnp.inf),
                 sum_v=jnp.zeros_like(tree.sum_v),
-                open_v=opened,
-                open_sum=opened,
+                accepted=tree.accepted,
+                open=tree.open,
                 turning=jnp.zeros((), bool),
                 error=tree.error,
-                leaves=tree.leaves,
-                accepted=tree.accepted,
-                block=tree.block,
             )
             size = jnp.left_shift(1, tree.depth)
             branch = jax.lax.while_loop(
-                lambda b: (b.leaf < size) & _goes_on(b), lambda b: path.leaf(b, sign), branch
+                lambda b: (b.leaf < size) & _goes_on(b),
+                lambda b: path.leaf(b, sign, tree.leaves),
+                branch,
             )
             log_ratio = branch.log_weight - tree.log_weight
             taken = _goes_on(branch) & (jnp.log(uniform[tree.depth]) <= log_ratio)
-            ends = jax.tree.map(lambda rows, row: rows.at[side].set(row), tree.ends, branch.point)
+            ends = jax.tree.map(
+                lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, side, 0),
+                tree.ends,
+                branch.point,
+            )
             sum_v = tree.sum_v + branch.sum_v
             return _Tree(
                 depth=tree.depth + 1,
@@ -331,11 +337,11 @@ class NUTS(Base):
                 pick=_where(taken, branch.pick, tree.pick),
                 log_weight=jnp.logaddexp(tree.log_weight, branch.log_weight),
                 sum_v=sum_v,
+                accepted=branch.accepted,
+                open=branch.open,
                 turning=branch.turning | _turns(ends.v[0], ends.v[1], sum_v),
                 error=branch.error,
-                leaves=branch.leaves,
-                accepted=branch.accepted,
-                block=branch.block,
+                leaves=tree.leaves + branch.leaf,
             )
 
         return jax.lax.while_loop(

@@ -12,7 +12,7 @@ from samplekit.core.errors import StoreError
 from samplekit.kernels.base import Base
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.devices import read_devices
-from samplekit.sampling.engine import Engine, Task
+from samplekit.sampling.engine import Engine
 from samplekit.sampling.labels import label
 from samplekit.sampling.loop import Loop, hold_ctrl_c
 from samplekit.sampling.processes import find_crew
@@ -26,6 +26,7 @@ from samplekit.sampling.settings import (
 )
 from samplekit.sampling.starts import ensure_space, flat_starts
 from samplekit.sampling.stop import Converged
+from samplekit.sampling.task import Task
 from samplekit.sampling.view import View, with_space
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from samplekit.core.errors import ResumeError, SettingsError
 from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
-from samplekit.sampling.engine import Engine, Task, leaf_name
+from samplekit.sampling.engine import Engine, leaf_name
 from samplekit.sampling.labels import label
 from samplekit.sampling.processes import Alone
 from samplekit.sampling.record import Record
@@ -21,6 +21,7 @@ from samplekit.sampling.settings import check_fit, describe_kernel, make_setting
 from samplekit.sampling.starts import ensure_space
 from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store
+from samplekit.sampling.task import ONE_BY_ONE, Task
 from samplekit.sampling.view import View, evaluate, with_space
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def reopen(
     view = View(target, bool(getattr(original, "flat", False)))
     stats = tuple(attrs["stats"])
     key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"])
-    task = Task(view, prepared, original, settings, key, stats, space.size, dtype, devices)
+    what = (view, prepared, original, settings, key, stats, space.size, dtype, devices)
+    task = Task(*what, layout=attrs["layout"])
     engine = Engine(task)
     _restore(engine, arrays, attrs, compare=kernel is not None)
     if engine.started:
@@ -273,7 +275,7 @@ def _restore(
     engine: Engine, arrays: dict[str, np.ndarray], attrs: dict[str, Any], *, compare: bool
 ) -> None:
     """Put the stored state into the engine; `compare` its kernel, where given, with the run's."""
-    layout = "chain by chain" if engine.batch is None else "batch"
+    layout = ONE_BY_ONE if engine.batch is None else "batch"
     names = engine.leaf_names()
     missing = [n for n in names if n not in arrays]
     if layout != attrs["layout"] or missing:
@@ -364,7 +366,7 @@ def tuned_kernel(run: Any) -> Any:
     paths, treedef = jax.tree_util.tree_flatten_with_path(prepared)
     names = ["kernel." + leaf_name(path) for path, _ in paths]
     leaves = [arrays[n] for n in names]
-    if attrs["layout"] == "chain by chain":
+    if attrs["layout"] == ONE_BY_ONE:
         steps = arrays.get("kernel.step_size", np.zeros(int(attrs["chains"])))
         chain = int(np.argsort(steps, kind="stable")[(len(steps) - 1) // 2])
         leaves = [leaf[chain] for leaf in leaves]

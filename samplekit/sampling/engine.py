@@ -3,19 +3,17 @@
 On a CPU with few chains, one program of one chain is called from a pool of threads: no chain waits
 for another, one compilation serves any number of chains, and the draws of a chain do not depend on
 how many others there are, to the bit. Elsewhere, and for many chains, all chains are one batch
-sharded over the devices.
+sharded over the devices; a few cheap chains in lockstep are one batch too, on one device (`Task`).
 """
 
 import dataclasses
 import functools
-import os
 import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from samplekit.adaptation import finish_window, start_tuning, windows
@@ -33,78 +31,18 @@ from samplekit.sampling.program import (
     state_shape,
     stats_shape,
 )
-from samplekit.sampling.settings import Settings
 from samplekit.sampling.spread import Spread, spans_processes
-from samplekit.sampling.view import View
+from samplekit.sampling.task import Task
 
 type Block = dict[str, np.ndarray]
 
 # One call returns at most this many draws and bytes.
 MOST_DRAWS = 1000
 CALL_BYTES = 8 * 2**20
-# Up to this many chains all kernels run chain by chain on a CPU; beyond, most (`batched`) do not.
-FEW_CHAINS = 16
 # What the progress bar shows of a warm-up that is not kept.
 WATCHED = ("acceptance_rate", "step_size")
 # Programs that have run, by their hash; JAX's own cache keeps them alive, and forgets them.
 _compiled: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-
-
-def cores() -> int:
-    """Return the number of cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """All that an engine needs to know."""
-
-    view: View
-    kernel: Any  # prepared
-    original: Any  # as the user gave it: what is open in it is tuned
-    settings: Settings
-    key: jax.Array
-    stats: Sequence[str] | None  # names to keep; None: all
-    dim: int
-    dtype: Any
-    devices: Sequence[Any] | None = None
-
-    @property
-    def goal(self) -> float | None:
-        """Acceptance rate for dual averaging; None where the step size is not tuned by it."""
-        if not getattr(self.original, "tunes_step", False):
-            return None
-        return self.original.goal(self.dim)
-
-    @property
-    def tunes(self) -> bool:
-        """Whether warm-up changes the kernel at all."""
-        return getattr(self.original, "tunes_step", False) or self.learns_metric
-
-    @property
-    def learns_metric(self) -> bool:
-        """Whether windows end with a new metric."""
-        return getattr(self.original, "tunes_metric", False)
-
-    @property
-    def chain_by_chain(self) -> bool:
-        """Whether chains run one by one in threads rather than as one batch."""
-        platform = (self.devices or jax.devices())[0].platform
-        if platform != "cpu":
-            return False
-        return self.settings.chains <= FEW_CHAINS or not getattr(self.kernel, "batched", False)
-
-
-def _abstract(tree: Any) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]:
-    """Return structure and shapes of a pytree, hashable, as the program will see them."""
-    leaves, treedef = jax.tree.flatten(tree)
-    types = (jax.dtypes.canonicalize_dtype(jnp.result_type(a)) for a in leaves)
-    return treedef, tuple(
-        jax.ShapeDtypeStruct(np.shape(a), t) for a, t in zip(leaves, types, strict=True)
-    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -143,10 +81,7 @@ class Engine:
         shares_noise = isinstance(task.kernel, NoiseKernel)
         size = (self.batch, 1 << (chains - 1).bit_length() if shares_noise else 1)
         lead = () if self.batch is None else (self.batch,)
-        start = jax.ShapeDtypeStruct((task.dim,), task.dtype)
-        self.state_shape, self.shown, steps = _shapes(
-            *_abstract((task.view, task.kernel)), start, size
-        )
+        self.state_shape, self.shown, steps = _shapes(*task.shapes, size)
         offered = [name for name in steps if not name.startswith("_")]
         kept = {name: steps[name] for name in choose(task.stats, offered)}
         self.stats = {
@@ -162,24 +97,26 @@ class Engine:
             goal=task.goal,
             records=task.learns_metric,
             tunes=task.tunes,
+            joined=self.batch is None or task.together,
         )
-        everywhere = self.batch is not None and spans_processes(task.devices)
+        everywhere = not self.plan.joined and spans_processes(task.devices)
         self._spread = Spread(task.devices or jax.devices(), chains) if everywhere else None
         # NumPy arrays, copied to the device by each first call: all chains may share them.
-        blank, self._idle, alone = self._blank(), self._resting(), self.batch is None
+        blank, self._idle, joined = self._blank(), self._resting(), self.plan.joined
         view = jax.device_put(task.view)
         program = Program(
             self.plan,
             view=Packing.of(view, joined=False),
-            carry=Packing.of(blank, joined=alone),
-            job=Packing.of(self._idle, joined=alone),
+            carry=Packing.of(blank, joined=joined),
+            job=Packing.of(self._idle, joined=joined),
         )
         # The very object that ran before, if any: JAX need not compare the two at every call.
         self._hash = hash(program)
         known = _compiled.get(self._hash)
         self._program = known if known is not None and known == program else program
-        self._values = Packing.of(self.shown, joined=alone), sorted(self.shown)
-        self._stats = Packing.of(self.stats, joined=alone), sorted(self.stats)
+        shown = {n: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype) for n, s in self.shown.items()}
+        self._values = Packing.of(shown, joined=joined), sorted(shown)
+        self._stats = Packing.of(kept, joined=joined), sorted(kept)
         self._view = self._program.view.pack(view)
         if self._spread is not None:
             self._view = self._spread.put(self._view, split=False)
@@ -198,31 +135,39 @@ class Engine:
         kernel = jax.tree.map(_own_copy, self.task.kernel)
         return Carry(state, kernel, tuning, np.zeros(lead, bool))
 
-    def begin(self, part: int, starts: np.ndarray | None, attempts: np.ndarray) -> np.ndarray:
-        """Start the chains of a part whose attempt number is not negative; say which succeeded.
+    def begin(
+        self, parts: Sequence[int], starts: np.ndarray | None, tries: np.ndarray
+    ) -> list[np.ndarray]:
+        """Start the chains of parts whose number of tries is not negative; say which succeeded.
 
-        A chain that is started again, in vain, stays where it was.
+        A chain that is started again, in vain, stays where it was. All parts are under way before
+        the first is waited for.
         """
+        before = {part: self.carries[part] for part in parts}
+        begun = {part: self._start(part, starts, tries) for part in parts}
+        results = []
+        for part, carry in begun.items():
+            fine = np.atleast_1d(np.array(self._unpacked(carry).started))
+            failed = self.batch is None and tries[part] > 0 and not fine.all()
+            self.carries[part] = before[part] if failed else carry
+            results.append(fine)
+        return results
+
+    def _start(self, part: int, starts: np.ndarray | None, tries: np.ndarray) -> list[Any]:
         mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
-        before = self.carries[part]
-        if self.batch is None and attempts[part] > 0:
+        if self.batch is None and tries[part] > 0:
             self.carries[part] = self.blank
         given = starts is not None
         flat = np.zeros((self.task.settings.chains, self.task.dim), self.task.dtype)
         flat = starts.astype(self.task.dtype) if starts is not None else flat
-        job = self._job(part, tick=0, draws=0)
         job = dataclasses.replace(
-            job,
-            begin=attempts[mine] >= 0,
+            self._job(part, tick=0, draws=0),
+            begin=tries[mine] >= 0,
             start=flat[mine],
             given=np.broadcast_to(np.asarray(given), np.shape(mine)).copy(),
-            attempt=np.maximum(attempts[mine], 0).astype(np.int32),
+            attempt=np.maximum(tries[mine], 0).astype(np.int32),
         )
-        carry, *_ = self._call(part, job)
-        fine = np.atleast_1d(np.array(self._unpacked(carry).started))
-        failed = self.batch is None and attempts[part] > 0 and not fine.all()
-        self.carries[part] = before if failed else carry
-        return fine
+        return self._call(part, job)[0]
 
     @property
     def started(self) -> bool:
@@ -231,7 +176,7 @@ class Engine:
 
     def _unpacked(self, packed: list[Any]) -> Carry:
         return self._program.carry.unpack(
-            [np.asarray(a) for a in packed] if self.batch is None else packed
+            [np.asarray(a) for a in packed] if self.plan.joined else packed
         )
 
     def unpacked(self) -> list[Carry]:
@@ -278,7 +223,7 @@ class Engine:
     def _placed(self, part: int) -> list[Any]:
         """Return the carry on its device, or sharded over the devices of a batch."""
         leaves, devices = self.carries[part], self.task.devices
-        if self.batch is None:
+        if self.plan.joined:
             if devices is None:
                 return leaves
             here = [d for d in devices if d.process_index == jax.process_index()]
@@ -326,7 +271,7 @@ class Engine:
         """Return the filled rows, or some of them, as NumPy arrays with the chains in front."""
         packing, names = kind
         alone = self.batch is None
-        arrays = [np.asarray(a) for a in packed] if alone else packed
+        arrays = [np.asarray(a) for a in packed] if self.plan.joined else packed
         rows = {
             name: np.asarray(packing.leaf(arrays, i))[:count]
             for i, name in enumerate(names)
@@ -364,7 +309,7 @@ class Engine:
     def restore(self, arrays: Sequence[np.ndarray]) -> None:
         """Put leaves back that `arrays` gave."""
         if self.batch is not None:
-            self.carries = [list(arrays)]
+            self.carries = [self._program.carry.pack(list(arrays))]
             return
         packing = self._program.carry
         self.carries = [packing.pack([a[part] for a in arrays]) for part in self.parts]

@@ -18,12 +18,13 @@ import numpy as np
 
 from samplekit.core.errors import TargetError
 from samplekit.sampling import convergence
-from samplekit.sampling.engine import Block, Engine, cores
+from samplekit.sampling.engine import Block, Engine
 from samplekit.sampling.processes import exchange
 from samplekit.sampling.program import MOST_STARTS
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.starts import far_above, lost_chains
+from samplekit.sampling.task import cores
 from samplekit.sampling.threads import make_pool
 
 ROUND_SECONDS = 0.3
@@ -72,18 +73,18 @@ class Loop:
         since = time.perf_counter()
         attempts = np.zeros(self.settings.chains, int)
         first = 0 if self.engine.compiled else 1  # one chain compiles, the others wait for it
-        jobs = [pool.submit(self.engine.begin, p, starts, attempts) for p in self.mine[:first]]
+        job = pool.submit(self.engine.begin, self.mine[:first], starts, attempts)
         import xarray  # noqa: F401  # needed at the end; takes its third of a second here
 
-        futures.wait(jobs)
+        results = job.result()
         began = time.perf_counter()
-        jobs += [pool.submit(self.engine.begin, p, starts, attempts) for p in self.mine[first:]]
-        results = [job.result() for job in jobs]
+        results += self.engine.begin(self.mine[first:], starts, attempts)
         for part, fine in zip(self.mine, results, strict=True):
             if not fine.all():
                 self._no_start(part + int(np.argmin(fine)), given=starts is not None)
         now = time.perf_counter()
-        slow = len(self.mine) == 1 or now - began >= QUICK_START
+        timed = len(results) > first  # some chain began without compiling
+        slow = not timed or now - began >= QUICK_START
         if not any(note["slow"] for note in exchange(self.crew, self.engine, {"slow": slow})):
             self._quantum = QUICK_ROUND
         self.record.seconds["compiling"] = now - since
@@ -183,8 +184,7 @@ class Loop:
             for chain in lost:
                 attempts[chain] = 1 + sum(r["chain"] == chain for r in self.record.restarts)
             parts: Sequence[int] = lost if self.engine.batch is None else [0]
-            for part in set(parts).intersection(self.mine):
-                self.engine.begin(part, None, attempts)
+            self.engine.begin(sorted(set(parts).intersection(self.mine)), None, attempts)
             exchange(self.crew, self.engine, {})
             before, now = now, self.engine.positions()[0]
             moved = [c for c in lost if np.any(now[c] != before[c])]  # the others found no start

@@ -85,7 +85,10 @@ class Packing:
         array = arrays[number]
         if len(self._groups[number]) == 1:
             return array
-        return array[..., begin:end].reshape((*array.shape[:-1], *self.leaves[i][0]))
+        shape = self.leaves[i][0]
+        if array.ndim == 1:
+            return array[begin:end].reshape(shape)
+        return array[..., begin:end].reshape((*array.shape[:-1], *shape))
 
     def unpack(self, arrays: Iterable[Any]) -> Any:
         """Return the pytree; its leaves are views where the arrays are NumPy's."""

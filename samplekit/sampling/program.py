@@ -43,6 +43,7 @@ class Plan:
     goal: float | None
     records: bool  # whether warm-up keeps draws to learn a metric
     tunes: bool
+    joined: bool  # whether small arrays travel as one of each type (`Packing`)
 
 
 @pytree
@@ -152,12 +153,11 @@ def advance(
 def _advance(
     plan: Plan, view: View, carry: Carry, job: Job
 ) -> tuple[Carry, list[Array], list[Array]]:
-    job = dataclasses.replace(job, key=quick(job.key, job.start.size))
+    job = dataclasses.replace(job, key=quick(job.key))
     starting = jnp.any(job.begin)
     carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}
-    joined = plan.chains is None
-    packing = Packing.of(empty, joined=joined)
+    packing = Packing.of(empty, joined=plan.joined)
 
     def blank(tree: Any) -> Any:
         return jax.tree.map(lambda a: jnp.zeros((plan.capacity, *a.shape), a.dtype), tree)
@@ -169,7 +169,7 @@ def _advance(
         folded = combine(folded, {name: new[name] for name in empty}, within == 0, within + 1)
         row = i // job.thin
         new = [carry.state.position, packing.pack(folded)]
-        return carry, folded, *jax.tree.map(lambda a, b: a.at[row].set(b), rows, new)
+        return carry, folded, *jax.tree.map(lambda a, b: _put(a, b, row), rows, new)
 
     rows = blank(carry.state.position), blank(packing.pack(empty))
     loop = jax.lax.fori_loop(0, job.draws * job.thin, body, (carry, empty, *rows))
@@ -183,7 +183,12 @@ def _advance(
         positions,
     )
     one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
-    return carry, Packing.of(one, joined=joined).pack(values), stats
+    return carry, Packing.of(one, joined=plan.joined).pack(values), stats
+
+
+def _put(rows: Array, row: Array, at: Array) -> Array:
+    """Write a row; `rows.at[at].set(row)` would first ask whether there is such a row."""
+    return jax.lax.dynamic_update_index_in_dim(rows, row.astype(rows.dtype), at, 0)
 
 
 def _one_step(plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]) -> tuple[Carry, Stats]:
@@ -313,16 +318,19 @@ def start_state(view: View, kernel: Any, key: Array, vector: Array) -> Any:
 
 def state_shape(view: View, kernel: Any, start: Any) -> Any:
     """Return the shapes of a kernel's state without running it."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    return jax.eval_shape(start_state, view, kernel, key, start)
+    return jax.eval_shape(start_state, view, kernel, any_key(), start)
+
+
+def any_key() -> Any:
+    """Return the shape of a key as `advance` hands it on, so that all of it is traced once."""
+    return jax.eval_shape(lambda: quick(jax.random.key(0)))
 
 
 def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:
     """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
     chain = jax.ShapeDtypeStruct(() if size[0] is None else (size[0],), np.int32)
     step = functools.partial(take_step, size)
-    return jax.eval_shape(step, view, kernel, state, at=(key, chain))[1]
+    return jax.eval_shape(step, view, kernel, state, at=(any_key(), chain))[1]
 
 
 def draw_bytes(shown: dict[str, Any], state: Any, stats: dict[str, Any]) -> int:

@@ -16,6 +16,7 @@ from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, safe_
 from samplekit.sampling.settings import Settings, describe_kernel
 from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store, Variable
+from samplekit.sampling.task import ONE_BY_ONE
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -212,7 +213,7 @@ class Record:
                     "setting": _setting(engine.task.original),
                 }
             ),
-            "layout": "chain by chain" if engine.batch is None else "batch",
+            "layout": ONE_BY_ONE if engine.batch is None else "batch",
             "stats": json.dumps(list(engine.stats)),
             "dim": engine.task.dim,
             "dtype": str(np.dtype(engine.task.dtype)),

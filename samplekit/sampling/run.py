@@ -73,13 +73,17 @@ def build_tree(
         used = {d for dims, _ in labels.observed.values() for d in dims}
         coords = {d: np.asarray(list(v)) for d, v in labels.coords.items() if d in used}
         datasets["observed_data"] = xr.Dataset(arrays, coords=coords, attrs=dict(attrs))
-    plain = {n: _anonymous(n, np.asarray(a)) for n, a in sampler.items()}
+    plain = {
+        n: xr.Variable(*_anonymous(n, np.asarray(a)), fastpath=True) for n, a in sampler.items()
+    }
     datasets["sampler"] = xr.Dataset(
         plain, attrs={k: _jsonable(v) for k, v in sampler_attrs.items()}
     )
-    # Not `from_dict`, which copies every node as often as the tree grows.
-    root = datasets.pop("/")
-    return xr.DataTree(root, children={name: xr.DataTree(d) for name, d in datasets.items()})
+    # Not `from_dict`, which copies every node as often as the tree grows, nor given to the root as
+    # it is made, which copies each once.
+    tree = xr.DataTree(datasets.pop("/"))
+    tree.children = {name: xr.DataTree(data) for name, data in datasets.items()}
+    return tree
 
 
 def _dataset(

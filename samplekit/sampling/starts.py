@@ -8,7 +8,7 @@ import numpy as np
 
 from samplekit.core.errors import TargetError
 from samplekit.core.protocols import DensityTarget, ScoreTarget
-from samplekit.sampling.engine import FEW_CHAINS
+from samplekit.sampling.task import FEW_CHAINS
 from samplekit.sampling.view import View, evaluate
 from samplekit.targets.space import make_space
 

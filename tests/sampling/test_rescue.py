@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import samplekit as sk
+from samplekit.sampling import loop
 from samplekit.sampling.starts import far_above, lost_chains
 
 ISLAND = 100.0  # out of reach for a random walk
@@ -102,12 +103,22 @@ def test_who_is_lost():
     assert lost_chains(before[:1], now[:1], lp[:1]) == []
 
 
-def test_a_second_look_only_where_the_first_saw_something(tmp_path):
+def test_a_second_look_only_where_the_first_saw_something(tmp_path, monkeypatch):
     """It holds all chains up; and a resumed run must look as often as one in one go."""
+    looks = []
+
+    def looked(*seen):
+        looks.append(lost_chains(*seen))
+        return looks[-1]
+
+    monkeypatch.setattr(loop, "lost_chains", looked)
     calm = sample(MOAT, sk.NUTS(), init=starts(4), store=tmp_path / "calm.zarr")
     assert calm["sampler"].attrs["calm"] == 1
-    suspicious = sample(MOAT, sk.NUTS(), init=starts(4, 2))
-    assert suspicious["sampler"].attrs["calm"] == 0
+    assert looks == [[]]
+    looks.clear()
+    sample(MOAT, sk.NUTS(), init=starts(4, 2))
+    assert len(looks) == 2
+    assert looks[0] == [2]
     again = sk.resume(tmp_path / "calm.zarr", MOAT, draws=3, progress=False)
     assert again["sampler"].attrs["calm"] == 1
     now, lp = np.zeros((4, 2)), np.array([-1.0, -2.0, -1.5, -1000.0])

@@ -311,7 +311,7 @@ def test_chains_differ(nuts):
 
 
 @pytest.mark.parametrize(
-    "kernel", [sk.NUTS(), sk.MALA(), sk.HMC(), sk.MetropolisHastings(lambda k, x: -x, "symmetric")]
+    "kernel", [sk.NUTS(), sk.MALA(), sk.MetropolisHastings(lambda k, x: -x, "symmetric")]
 )
 def test_more_chains_never_change_the_first(kernel):
     """Tuned or not, chain by chain, to the bit."""

@@ -1,0 +1,106 @@
+"""What is to be run, and how its chains lie: one by one, or as one batch."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from samplekit.sampling.cost import arithmetic
+from samplekit.sampling.program import any_key, start_state
+from samplekit.sampling.settings import Settings
+from samplekit.sampling.view import View
+
+# Up to this many chains most kernels run chain by chain on a CPU; beyond, most (`batched`) do not.
+FEW_CHAINS = 16
+# Numbers that a log density and its score work out (`cost.arithmetic`), up to which a few chains in
+# lockstep are faster as one batch. Measured with HMC, 4 chains on 2 cores, batch for one by one:
+# 0.4 to 0.9 times the time below 2,000 (eight schools, the banana, Gaussians of up to 300
+# dimensions), 0.9 to 1.5 times for regressions above.
+CHEAP = 2000
+ONE_BY_ONE = "chain by chain"  # the name of that layout in a checkpoint
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """All that an engine needs to know."""
+
+    view: View
+    kernel: Any  # prepared
+    original: Any  # as the user gave it: what is open in it is tuned
+    settings: Settings
+    key: jax.Array
+    stats: Sequence[str] | None  # names to keep; None: all
+    dim: int
+    dtype: Any
+    devices: Sequence[Any] | None = None
+    layout: str | None = None  # as a run was begun; None: what is fastest
+
+    @property
+    def goal(self) -> float | None:
+        """Acceptance rate for dual averaging; None where the step size is not tuned by it."""
+        if not getattr(self.original, "tunes_step", False):
+            return None
+        return self.original.goal(self.dim)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether warm-up changes the kernel at all."""
+        return getattr(self.original, "tunes_step", False) or self.learns_metric
+
+    @property
+    def learns_metric(self) -> bool:
+        """Whether windows end with a new metric."""
+        return getattr(self.original, "tunes_metric", False)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return (self.devices or jax.devices())[0].platform == "cpu"
+
+    @functools.cached_property
+    def together(self) -> bool:
+        """Whether a few chains are one batch on one device, and pool what they learn.
+
+        So they are where their kernel keeps them in step and a score takes less than what a loop
+        does around it: four chains then cost what one does.
+        """
+        few = 1 < self.settings.chains <= FEW_CHAINS
+        if not few or not self._on_cpu or not getattr(self.kernel, "few_batched", False):
+            return False
+        if self.layout is not None:
+            return self.layout != ONE_BY_ONE
+        return _start_cost(*self.shapes) <= CHEAP
+
+    @functools.cached_property
+    def shapes(self) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...], jax.ShapeDtypeStruct]:
+        """Structure and shapes of view and kernel, and of a flat start: hashable."""
+        leaves, treedef = jax.tree.flatten((self.view, self.kernel))
+        types = (jax.dtypes.canonicalize_dtype(jnp.result_type(a)) for a in leaves)
+        shapes = [jax.ShapeDtypeStruct(np.shape(a), t) for a, t in zip(leaves, types, strict=True)]
+        return treedef, tuple(shapes), jax.ShapeDtypeStruct((self.dim,), self.dtype)
+
+    @property
+    def chain_by_chain(self) -> bool:
+        """Whether chains run one by one in threads rather than as one batch."""
+        if not self._on_cpu or self.together:
+            return False
+        return self.settings.chains <= FEW_CHAINS or not getattr(self.kernel, "batched", False)
+
+
+@functools.lru_cache(maxsize=64)
+def _start_cost(treedef: Any, leaves: tuple[Any, ...], start: Any) -> float:
+    """Return how many numbers a kernel works out at its start: log density and score."""
+    view, kernel = jax.tree.unflatten(treedef, leaves)
+    return arithmetic(jax.make_jaxpr(start_state)(view, kernel, any_key(), start).jaxpr)
