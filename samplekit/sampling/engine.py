@@ -233,7 +233,7 @@ class Engine:
             state, started = put((carry.state, carry.started), split=True)
             kernel, tuning = put((carry.kernel, carry.tuning), split=False)
             return self._program.carry.pack(Carry(state, kernel, tuning, started))
-        mesh = row_mesh(devices, self.batch)
+        mesh = row_mesh(devices, self.task.settings.chains)
         if mesh is None:
             return leaves
         carry = self._unpacked(leaves)

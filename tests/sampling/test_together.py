@@ -1,4 +1,4 @@
-"""A few chains of a cheap target in one batch on one device: when, and that nothing else changes."""
+"""A few chains of a cheap target in one batch on one device: when, and that no more changes."""
 
 import math
 
