@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from samplekit.core.pytree import pytree, static
-from samplekit.estimators.rbm_fisher import fisher_gradient
+from samplekit.estimators.rbm_fisher import fisher_gradient, takes_direct
 from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
 from samplekit.training.trainer import Row
 
@@ -27,6 +27,10 @@ class Fisher:
     def trains(self, model: GaussBernoulli, /) -> GaussBernoulli:
         """Leave unit variances alone."""
         return _trained(model, unit=self.unit)
+
+    def by_columns(self, model: GaussBernoulli, /) -> bool:
+        """Lay the weights as the products of the direct form take them fastest."""
+        return takes_direct(model)
 
     def start(self, key: Array, model: Any, data: Any, /) -> None:
         """Carry nothing."""

@@ -34,12 +34,15 @@ class Packing:
     treedef: Any
     leaves: tuple[tuple[tuple[int, ...], Any], ...]  # shape and dtype
     joined: bool  # or every leaf stays an array of its own
+    columns: bool = False  # whether matrices lie column by column
+    most: float = math.inf  # numbers of a leaf that is joined to others
 
     @classmethod
-    def of(cls, tree: Any, *, joined: bool) -> "Packing":
+    def of(cls, tree: Any, *, joined: bool, **options: Any) -> "Packing":
         """Return the packing of pytrees like this one, of arrays or of their shapes."""
         leaves, treedef = jax.tree.flatten(tree)
-        return cls(treedef, tuple((tuple(np.shape(a)), _dtype(a)) for a in leaves), joined)
+        shapes = tuple((tuple(np.shape(a)), _dtype(a)) for a in leaves)
+        return cls(treedef, shapes, joined, **options)
 
     @functools.cached_property
     def _groups(self) -> list[list[int]]:
@@ -47,8 +50,9 @@ class Packing:
         if not self.joined:
             return [[i] for i in range(len(self.leaves))]
         groups: dict[Any, list[int]] = {}
-        for i, (_, dtype) in enumerate(self.leaves):
-            groups.setdefault(dtype, []).append(i)
+        for i, (shape, dtype) in enumerate(self.leaves):
+            alone = math.prod(shape) > self.most
+            groups.setdefault(i if alone else dtype, []).append(i)
         return list(groups.values())
 
     def pack(self, tree: Any) -> list[Any]:
@@ -58,15 +62,22 @@ class Packing:
 
     def _joined(self, group: Sequence[int], leaves: Sequence[Any]) -> Any:
         if len(group) == 1:
-            return leaves[group[0]]
+            leaf = leaves[group[0]]
+            return leaf.swapaxes(-1, -2) if self._turned(self.leaves[group[0]][0]) else leaf
         # Of NumPy outside of a program: JAX would compile one to join them.
         numbers = jnp if any(isinstance(leaves[i], Tracer) for i in group) else np
         flat = []
         for i in group:
             leaf, (shape, dtype) = leaves[i], self.leaves[i]
             front = np.shape(leaf)[: np.ndim(leaf) - len(shape)]
-            flat.append(numbers.asarray(leaf, dtype).reshape((*front, math.prod(shape))))
+            array = numbers.asarray(leaf, dtype)
+            if self._turned(shape):
+                array = array.swapaxes(-1, -2)
+            flat.append(array.reshape((*front, math.prod(shape))))
         return numbers.concatenate(flat, axis=-1)
+
+    def _turned(self, shape: tuple[int, ...]) -> bool:
+        return self.columns and len(shape) == 2
 
     @functools.cached_property
     def _places(self) -> list[tuple[int, int, int]]:
@@ -82,10 +93,12 @@ class Packing:
     def leaf(self, arrays: Sequence[Any], i: int) -> Any:
         """Return one leaf."""
         number, begin, end = self._places[i]
-        array = arrays[number]
+        array, shape = arrays[number], self.leaves[i][0]
         if len(self._groups[number]) == 1:
-            return array
-        shape = self.leaves[i][0]
+            return array.swapaxes(-1, -2) if self._turned(shape) else array
+        if self._turned(shape):
+            part = array[..., begin:end].reshape((*array.shape[:-1], *shape[::-1]))
+            return part.swapaxes(-1, -2)
         if array.ndim == 1:
             return array[begin:end].reshape(shape)
         return array[..., begin:end].reshape((*array.shape[:-1], *shape))
