@@ -64,7 +64,8 @@ class HMC(NoiseKernel):
     -----
     H = −log p(x) + ½‖v‖², accepted with probability min(1, exp(H − H')). Invariant: the target.
     Bias: none. Cost: one score a leapfrog step. Neal 2011, arXiv:1206.1901. The jitter is one
-    number for all chains in a step, so many chains keep in step.
+    number for all chains in a step, so chains keep in step: on a CPU even a few chains of a cheap
+    target run as one batch, and pool what they learn in warm-up.
 
     Examples
     --------

@@ -11,6 +11,7 @@ from tests.bench import (
     choice,
     closed_form,
     cold,
+    cores,
     curves,
     diagnose,
     fields,
@@ -34,11 +35,12 @@ WORKLOADS = {
     "fields": fields.measure,
     "learned": learned.measure,
     "curves": curves.measure,
+    "cores": cores.measure,
     **closed_form.MEASURES,
     **boltzmann.MEASURES,
 }
 # What --quick leaves out: each takes minutes even for one round.
-SLOW = {"choice", "stream", "curves", "diagnose", "many", "anneal"}
+SLOW = {"choice", "stream", "curves", "diagnose", "many", "anneal", "cores"}
 BESIDE_TORCH = {"many", "anneal", "learned", "boltzmann"}
 BESIDE_SAMPLERS = {"warm"}
 

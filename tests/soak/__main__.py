@@ -138,7 +138,10 @@ def flipped(soak: Soak, place: Path, random: np.random.Generator) -> str:
     """Flip a bit of a run: nobody may believe it, until it is flipped back."""
     store = place / "run.zarr"
     soak.stopped(store, float(random.uniform(1.0, 4.0)), signal.SIGKILL)
-    file = random.choice(sorted(store.glob("*posterior/x/c.*")))
+    files = sorted(store.glob("*posterior/x/c.*"))
+    if not files:
+        return "killed before there was anything to flip"
+    file = random.choice(files)
     at = int(random.integers(64))  # among the first draws, which are committed
 
     def flip() -> None:

@@ -88,7 +88,8 @@ def generic_rows():
     return np.random.default_rng(0).normal(size=(GENERIC_ROWS, GENERIC_COLUMNS))
 
 
-def generic_samplekit():
+def generic_estimator():
+    """Return the estimator, compiled, and its rows."""
     import jax.numpy as jnp
 
     from samplekit.estimators.exponential_family import ExponentialFamily
@@ -97,7 +98,11 @@ def generic_samplekit():
         return jnp.concatenate([y, -(y**2), jnp.sin(y), -(y**4)])
 
     rows, model = generic_rows(), ExponentialFamily(statistics, errors="none")
-    model.fit(rows[:10_000])  # compiles
+    return model.fit(rows[:10_000]), rows
+
+
+def generic_samplekit():
+    model, rows = generic_estimator()
     peak = peak_of(lambda: model.fit(rows))
     return repeated(lambda: model.fit(rows), lambda m: {"value": float(m.theta_[5])}), {
         "peak_mib": peak

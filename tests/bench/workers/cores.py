@@ -1,0 +1,61 @@
+"""Compute-bound work on some cores: `python -m tests.bench.workers.cores CASE CORES`."""
+
+import os
+import sys
+
+import numpy as np
+
+from tests.bench.serve import serve
+
+
+def nuts():
+    import jax.numpy as jnp
+
+    import samplekit as sk
+
+    random = np.random.default_rng(0)
+    rows = jnp.asarray(random.normal(size=(4000, 50)), jnp.float32)
+    answers = jnp.asarray(random.integers(0, 2, 4000), jnp.float32)
+
+    def log_density(x):
+        logits = rows @ x
+        return jnp.sum(answers * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum(x * x)
+
+    target = sk.from_log_density(log_density, 50)
+    settings = {"warmup": 200, "draws": 200, "progress": False, "cache": False}
+    return lambda seed: sk.sample(target, sk.NUTS(), seed=seed, **settings)
+
+
+def mala():
+    import samplekit as sk
+    from tests.bench import energies
+
+    target = sk.from_log_density(energies.jax_log_density("network"), 64)
+    kernel = sk.MALA(energies.LANGEVIN_STEP, metric=None)
+    settings = {"chains": 16_384, "warmup": 0, "draws": 1, "thin": 20, "stats": ()}
+    settings |= {"progress": False, "cache": False}
+    return lambda seed: sk.sample(target, kernel, seed=seed, **settings)
+
+
+def fit():
+    from tests.bench.workers.closed_form import generic_estimator
+
+    model, rows = generic_estimator()
+    return lambda seed: model.fit(rows)
+
+
+def setup(case):
+    work = {"NUTS": nuts, "MALA": mala, "fit": fit}[case]()
+    work(0)
+
+    def run(number):
+        work(number + 1)
+        return dict
+
+    return run, {}
+
+
+if __name__ == "__main__":
+    name, cores = sys.argv[1], int(sys.argv[2])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    serve(lambda: setup(name))
