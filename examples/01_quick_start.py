@@ -16,7 +16,7 @@ def energy(x):
 def main():
     args = options(__doc__)
     target = sk.from_energy(energy, dim=2)  # p(x) proportional to exp(-energy(x))
-    run = sk.sample(target, draws=100 if args.quick else 2000, seed=1)  # NUTS, tuned in warm-up
+    run = sk.sample(target, draws=100 if args.quick else 2000, seed=1)  # HMC, tuned in warm-up
 
     print(az.summary(run))
     print("divergences:", int(run.sample_stats["diverging"].sum()))

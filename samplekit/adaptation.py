@@ -186,8 +186,7 @@ def finish_window(
         step = np.exp(np.asarray(tuning.log_step_mean))
         kernel = dataclasses.replace(kernel, step_size=step)
     if metric:
-        learned = _window_metric(kernel.metric, tuning, force=force)
-        kernel = dataclasses.replace(kernel, metric=learned)
+        kernel = kernel.moved(_window_metric(kernel.metric, tuning, force=force))
     if step is not None:
         tuning = _restart_step_size(tuning, step, kernel.later_gamma)
     return kernel, tuning

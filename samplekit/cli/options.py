@@ -53,7 +53,7 @@ KernelName = Annotated[
         "--kernel",
         "-k",
         metavar="NAME",
-        help="Such as nuts, hmc, mala; or one of your own, model.py:kernel. Without it, NUTS for "
+        help="Such as nuts, hmc, mala; or one of your own, model.py:kernel. Without it, HMC for "
         "a density and ScoreMALA for a score.",
         autocompletion=complete_kernel,
     ),

@@ -106,7 +106,7 @@ class FittedDensity(ScoreMatching):
         )
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> NDArray[np.float64]:
-        """Return `n_samples` rows drawn from the fitted density by MCMC (NUTS), diagnosed.
+        """Return `n_samples` rows drawn from the fitted density by MCMC (HMC), diagnosed.
 
         Rows of one chain follow each other, so neighbours are correlated.
         """

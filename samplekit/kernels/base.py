@@ -152,6 +152,10 @@ class Base:
         del on
         return self
 
+    def moved(self, metric: Any) -> Self:
+        """Return the kernel with another metric, at the end of a window of warm-up."""
+        return dataclasses.replace(self, metric=metric)  # pyright: ignore
+
     def learn(self, stats: Stats, count: Array) -> Self:
         """Learn from one warm-up step what is special to this kernel; most have nothing.
 

@@ -27,11 +27,16 @@ from samplekit.kernels.base import (
 
 # A trajectory is never longer than this many leapfrog steps (NUTS at depth 10 has 1023).
 MOST_LEAPFROGS = 1023
+# Nor is a turn looked for beyond so many: before the metric is known trajectories would take
+# thousands of steps (30 s for 3 on a regression with condition 10⁵).
+MOST_LEARNED = 255
 # Energy error from which a trajectory counts as divergent (Stan's value).
 DIVERGENCE = 1000.0
 # The U-turn time is noisy: its 90 % quantile times 1.5, shortened at random, was the best of the
 # rules tried on eight schools, a logistic regression, gauss100 and the banana (BENCH.md).
 QUANTILE, STRETCH, SHORTEST = 0.9, 1.5, 0.3
+# The turn time that warm-up begins with: a quarter period of a standard normal.
+FIRST_TURN = np.pi / 2
 
 
 class _Path(NamedTuple):
@@ -108,9 +113,9 @@ class HMC(NoiseKernel):
         return self.target_accept or (0.8 if self.leapfrogs else 0.95)
 
     def prepare(self, dim: int, dtype: Any) -> Self:
-        """Fill in what is open; a quarter period of a standard normal is the first length."""
+        """Fill in what is open."""
         ready = super().prepare(dim, dtype)
-        turn = np.pi / 2 if self.turn_time is None else self.turn_time
+        turn = FIRST_TURN if self.turn_time is None else self.turn_time
         return dataclasses.replace(
             ready, turn_time=np.asarray(turn, dtype), learning=np.zeros((), bool)
         )
@@ -125,7 +130,18 @@ class HMC(NoiseKernel):
             return self
         drift = jnp.mean(QUANTILE - stats["_turned"].astype(self.turn_time.dtype))
         gain = 2.0 * (10.0 + count.astype(drift.dtype)) ** -0.6
-        return dataclasses.replace(self, turn_time=self.turn_time * jnp.exp(gain * drift))
+        longest = MOST_LEARNED * self.step_size
+        time = jnp.minimum(self.turn_time * jnp.exp(gain * drift), longest)
+        return dataclasses.replace(self, turn_time=time.astype(self.turn_time.dtype))
+
+    def moved(self, metric: Any) -> Self:
+        """Take the metric, and measure the turn time anew: it is that of other coordinates.
+
+        From below: the quantile rises nine times as fast as it falls, and long trajectories cost.
+        """
+        kernel = super().moved(metric)
+        first = np.asarray(FIRST_TURN, np.asarray(self.turn_time).dtype)
+        return dataclasses.replace(kernel, turn_time=np.minimum(self.turn_time, first))
 
     def init(self, key: Array, x: Position, target: DensityTarget, /) -> GradientState:
         """Evaluate the start."""

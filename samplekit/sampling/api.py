@@ -59,7 +59,7 @@ def sample(
         From `from_energy`, `from_log_density`, `from_score`, `from_numpyro`, the zoo, or any object
         with `log_density(x)`, `score(x)` or `gibbs(key, x)`.
     kernel
-        None takes `NUTS()` for a density, `ScoreMALA()` for a score, `Gibbs()` for a field.
+        None takes `HMC()` for a density, `ScoreMALA()` for a score, `Gibbs()` for a field.
     draws, warmup, chains, thin
         Stored draws, warm-up steps, chains, and steps per stored draw.
     seed

@@ -43,8 +43,8 @@ class Draws:
         parts = [blocks[0] for blocks in self._parts if blocks]
         if not parts:
             return {}
-        if len(parts) == 1:
-            return parts[0]
+        if len(parts) == 1:  # JAX's own memory is read-only; a user's draws are the user's
+            return {n: a if a.flags.writeable else a.copy() for n, a in parts[0].items()}
         return {n: np.concatenate([p[n] for p in parts], axis=0) for n in parts[0]}
 
 

@@ -15,10 +15,11 @@ from jax import Array
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
-from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding, take_rows
+from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
 from samplekit.sampling.loop import hold_ctrl_c
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.progress import Progress
+from samplekit.training.batches import count, order, shuffled
 from samplekit.training.checkpoint import Checkpoint, describe
 from samplekit.training.plan import Plan
 
@@ -196,12 +197,12 @@ def train(
     with Progress(plan.epochs, enabled=progress, unit="epochs") as bar, hold_ctrl_c() as asked:
         bar.update(len(rows))
         bar.phase("training")
-        order = _order(_count(data), fixed.batch, (seed, len(rows)))
+        starts = order(count(data), fixed.batch, (seed, len(rows)))
         while len(rows) < plan.epochs and not stopped:
             since = time.perf_counter()
-            state, numbers = _epoch(*program, state, (np.uint32(len(rows)), order))
+            state, numbers = _epoch(*program, state, (np.uint32(len(rows)), starts))
             # The next one's, while this epoch runs.
-            order = _order(_count(data), fixed.batch, (seed, len(rows) + 1))
+            starts = order(count(data), fixed.batch, (seed, len(rows) + 1))
             row = {name: float(value) for name, value in jax.device_get(numbers).items()}
             rows.append({"epoch": len(rows) + 1} | row | {"seconds": time.perf_counter() - since})
             _refuse_trouble(objective, rows)
@@ -221,11 +222,11 @@ def _fixed(
     seed: int,
 ) -> _Fixed:
     objective, code, packing = what
-    rows = _count(data[0])
+    rows = count(data[0])
     batch = min(plan.batch_size, rows)
     return _Fixed(
         objective=objective,
-        data=_shuffled(data[0], batch, seed),
+        data=shuffled(data[0], batch, seed),
         held_out=jax.tree.map(jnp.asarray, data[1]),
         key=jax.random.key(seed),
         steps=np.asarray(plan.epochs * (rows // batch), np.float32),
@@ -237,24 +238,6 @@ def _fixed(
         batch=batch,
         packing=packing,
     )
-
-
-def _shuffled(data: PyTree, batch: int, seed: int) -> PyTree:
-    """Put the rows into one random order, the first of them once more at the end.
-
-    A batch is then a slice, wherever it begins, and an epoch takes all slices in a new order from
-    a new beginning. To gather rows one by one would cost as much as a small model's gradient.
-    """
-    order = np.random.default_rng(seed).permutation(_count(data))
-    order = np.concatenate([order, order[:batch]])
-    return jax.tree.map(lambda a: take_rows(a, order), data)
-
-
-def _order(rows: int, batch: int, seed: tuple[int, int]) -> np.ndarray:
-    """Return where the batches of an epoch begin, drawn here: a sort takes long to compile."""
-    random = np.random.default_rng(seed)
-    starts = random.integers(rows) + batch * random.permutation(rows // batch)
-    return (starts % rows).astype(np.int32)
 
 
 def _taken_apart(fixed: _Fixed) -> tuple[Any, _Fixed]:
@@ -371,10 +354,6 @@ def _kept(state: State, rows: list[Row]) -> PyTree:
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept)):
         raise _failure(rows, "the parameters are no longer finite. Take a smaller learning_rate.")
     return kept
-
-
-def _count(data: PyTree) -> int:
-    return jax.tree.leaves(data)[0].shape[0]
 
 
 def _refuse_trouble(objective: Objective, rows: list[Row]) -> None:

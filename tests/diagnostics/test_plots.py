@@ -31,7 +31,8 @@ from samplekit.targets.space import make_space
 
 @pytest.fixture(scope="module")
 def run():
-    return sk.sample(sk.targets.gaussian(2), draws=200, warmup=200, seed=1, progress=False)
+    target = sk.targets.gaussian(2)
+    return sk.sample(target, sk.NUTS(), draws=200, warmup=200, seed=1, progress=False)
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

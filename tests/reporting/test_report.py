@@ -228,7 +228,8 @@ def test_runs_of_other_libraries(name, tmp_path):
 def test_own_run_says_how_it_was_made_and_goes_on(tmp_path):
     target = sk.targets.banana()
     store = tmp_path / "run.zarr"
-    run = sk.sample(target, draws=200, warmup=200, seed=11, store=store, progress=False)
+    settings = {"draws": 200, "warmup": 200, "seed": 11, "store": store, "progress": False}
+    run = sk.sample(target, sk.NUTS(), **settings)
     text, page = write(store, tmp_path, target=target)
     words = "".join(page.texts)
     assert "NUTS(max_treedepth=10)" in words

@@ -40,8 +40,8 @@ def assert_equal(a, b):
 
 @pytest.fixture(scope="module")
 def nuts():
-    """A default run, except that it is short."""
-    return sk.sample(TARGET, draws=100, warmup=200, progress=False)
+    """A run with all defaults but its kernel and length."""
+    return sk.sample(TARGET, sk.NUTS(), draws=100, warmup=200, progress=False)
 
 
 # Form -------------------------------------------------------------------------------------
@@ -401,8 +401,8 @@ def test_a_class_of_the_users_own_with_a_space():
     np.testing.assert_array_equal(x_of(sample(Placed())), x_of(sample(same)))
 
 
-def test_default_kernels(nuts):
-    assert type(sk.kernel_of(nuts)) is sk.NUTS
+def test_default_kernels():
+    assert type(sk.kernel_of(sk.sample(TARGET, draws=5, warmup=20, progress=False))) is sk.HMC
     run = sample(sk.from_score(lambda x: -x, 2), None)
     assert type(sk.kernel_of(run)) is sk.ScoreMALA
 
