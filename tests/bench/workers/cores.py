@@ -14,15 +14,15 @@ def nuts():
     import samplekit as sk
 
     random = np.random.default_rng(0)
-    rows = jnp.asarray(random.normal(size=(4000, 50)), jnp.float32)
-    answers = jnp.asarray(random.integers(0, 2, 4000), jnp.float32)
+    rows = jnp.asarray(random.normal(size=(1000, 25)), jnp.float32)
+    answers = jnp.asarray(random.integers(0, 2, 1000), jnp.float32)
 
     def log_density(x):
         logits = rows @ x
         return jnp.sum(answers * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum(x * x)
 
-    target = sk.from_log_density(log_density, 50)
-    settings = {"warmup": 200, "draws": 200, "progress": False, "cache": False}
+    target = sk.from_log_density(log_density, 25)
+    settings = {"warmup": 1000, "draws": 1000, "progress": False, "cache": False}
     return lambda seed: sk.sample(target, sk.NUTS(), seed=seed, **settings)
 
 
