@@ -25,7 +25,7 @@ from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.starts import far_above, lost_chains
 from samplekit.sampling.task import cores
-from samplekit.sampling.threads import make_pool
+from samplekit.sampling.threads import Here, make_pool
 
 ROUND_SECONDS = 0.3
 # The first round is short, unless a start (one gradient, compiled) took next to no time; then
@@ -109,6 +109,9 @@ class Loop:
 
     def pool(self) -> contextlib.AbstractContextManager[futures.Executor]:
         """Return the threads that chains run in."""
+        # One part and nothing to import meanwhile; a Ctrl-C that is not held would lose its draws.
+        if len(self.mine) == 1 and self.engine.compiled and _may_hold():
+            return Here()
         # More than cores: one computes while another talks, and four chains end together on two.
         return make_pool(min(len(self.mine), 2 * cores()))
 
@@ -233,8 +236,7 @@ def hold_ctrl_c() -> Iterator[threading.Event]:
             signal.default_int_handler(number, frame)
         asked.set()
 
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not _may_hold():
         yield asked
         return
     signal.signal(signal.SIGINT, ask)
@@ -242,6 +244,12 @@ def hold_ctrl_c() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _may_hold() -> bool:
+    """Tell whether Ctrl-C is Python's own affair, and comes to this thread."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _short(values: np.ndarray) -> str:

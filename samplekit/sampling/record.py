@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # A stored run larger than this is not kept in memory as well.
-MEMORY_BYTES = 2**30
+MEMORY_BYTES = 2**25
 
 
 class Record:

@@ -29,7 +29,7 @@ def sampling(target, kernel, **options):
         peak = peak_of(call)
 
         def after():
-            stats = found["tree"]["sample_stats"]
+            stats = found["tree"].children.get("sample_stats", {})
             steps = float(stats["n_steps"].mean()) if "n_steps" in stats else 1.0
             return {"peak_mib": peak, "leapfrogs": steps}
 
