@@ -91,7 +91,7 @@ def draw(section: Section, options: Options) -> None:
                 axis.set_title(f"exponent {slope:.2f}", fontsize=9, color=INK)
                 if axis is column[0]:
                     axis.annotate(curve.title, (0.5, 1.2), xycoords="axes fraction", ha="center")
-                if column is axes.T[0]:
+                if axis in axes[:, 0]:
                     axis.set_ylabel(unit)
             column[1].set_ylim(bottom=1)
             column[1].set_xlabel(curve.unit)
