@@ -21,7 +21,7 @@ from samplekit.sampling import loop
 ROOT = Path(__file__).resolve().parents[2]
 # Warm-up takes about as long as sampling, each about a second under ROUND below.
 SETTINGS = {"draws": 300, "warmup": 300, "chains": 2, "seed": 5, "keep_warmup": True}
-ROUND = 0.004  # seconds: hundreds of commits in a run
+ROUND = 0.0005  # seconds: hundreds of commits in a run
 PAUSE = 0.002  # seconds after each round, so that a kill can hit every part of a run
 
 
@@ -35,7 +35,7 @@ def make_kernel():
 
 def child(path):
     """Sample into a store with short rounds; say when it is there."""
-    loop.ROUND_SECONDS = ROUND
+    loop.ROUND_SECONDS, loop.QUICK_ROUND = ROUND, 4.0
     wait = loop._wait
 
     def slowly(jobs):
