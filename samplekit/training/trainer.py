@@ -334,7 +334,7 @@ def _step(
 
 def _norm(tree: PyTree) -> Array:
     """Return the Euclidean norm, by products: XLA adds a sum up number by number."""
-    return jnp.sqrt(sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
+    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
 
 def _trained_part(fixed: _Fixed, params: PyTree, gradient: PyTree) -> PyTree:
