@@ -9,6 +9,7 @@ import samplekit as sk
 from samplekit.core import keys
 from samplekit.core.keys import quick
 from samplekit.sampling import program
+from samplekit.sampling.settings import make_key
 
 KEY = jax.random.key(123456789)
 
@@ -55,12 +56,78 @@ def test_a_changed_round_is_noticed(monkeypatch):
         _same(lambda key: jax.random.bits(key, (11,)))
 
 
-def test_other_keys_stay_as_they_are():
+def test_other_kinds_of_keys_become_threefry():
     other = jax.random.key(0, impl="rbg")
-    assert quick(other) is other
-    assert quick(KEY) is not KEY
+    assert keys.as_threefry(other).dtype == KEY.dtype
+    assert keys.as_threefry(KEY) is KEY
+    settings = {"draws": 5, "warmup": 0, "progress": False}
+    run = sk.sample(sk.targets.gaussian(2), sk.MALA(0.5), seed=other, **settings)
+    longer = sk.resume(run, sk.targets.gaussian(2), draws=5, progress=False)
+    straight = sk.sample(
+        sk.targets.gaussian(2), sk.MALA(0.5), seed=other, **settings | {"draws": 10}
+    )
+    np.testing.assert_array_equal(longer["posterior"]["x"], straight["posterior"]["x"])
+
+
+def test_the_older_way_of_drawing_changes_no_run():
+    """`jax_threefry_partitionable` is a setting of JAX's own functions."""
+    settings = {"draws": 5, "warmup": 0, "progress": False}
+    run = sk.sample(sk.targets.gaussian(2), sk.MALA(0.5), **settings)
     with jax.threefry_partitionable(False):
-        assert quick(KEY) is KEY
+        again = sk.sample(sk.targets.gaussian(2), sk.MALA(0.5), **settings)
+    np.testing.assert_array_equal(again["posterior"]["x"], run["posterior"]["x"])
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 2)])
+@pytest.mark.parametrize("name", ["bits", "uniform", "normal", "exponential"])
+def test_rows(name, shape):
+    """A row by itself has the numbers that it has among all, and so have keys made of it."""
+    draw, key = getattr(jax.random, name), quick(KEY)
+    every = draw(key, (4, *shape))
+    folded = draw(jax.random.fold_in(jax.random.split(key)[1], 3), (4, *shape))
+
+    def same(found, wanted):  # bits are equal; XLA rounds functions of vectors in its own way
+        np.testing.assert_allclose(found, wanted, rtol=0 if name == "bits" else 2e-7)
+
+    for row in range(4):
+        mine = keys.row_of(key, row)
+        same(draw(mine, shape), every[row])
+        same(draw(jax.random.fold_in(jax.random.split(mine)[1], 3), shape), folded[row])
+        same(draw(keys.first_row(mine), shape), every[0])
+    assert keys.first_row(key) is key
+
+
+def test_two_numbers():
+    key = quick(KEY)
+    data = jax.random.key_data
+    np.testing.assert_array_equal(
+        data(keys.fold_in_two(key, 0, 9)), data(jax.random.fold_in(key, 9))
+    )
+    found = [(i, j) for i in range(4) for j in range(4)]
+    words = {tuple(data(keys.fold_in_two(key, i, j)).tolist()) for i, j in found}
+    assert len(words) == len(found)
+    assert keys.fold_in_two(KEY, 1, 2).dtype == KEY.dtype
+
+
+def test_numbers_of_the_host_are_those_of_the_device():
+    with jax.enable_x64(True):
+        for number in (0, 7, 2**32 - 1):
+            words = np.asarray(jax.random.key_data(KEY))
+            bits = jax.random.bits(jax.random.fold_in(KEY, np.uint32(number)), (6,), "uint64")
+            u = keys.host_uniform(words, [0], [number], 6)
+            np.testing.assert_array_equal(u[0], (np.asarray(bits) >> 11) * 2.0**-53)
+    rows = keys.host_uniform(words, [3, 4], [5, 5], 6)
+    np.testing.assert_array_equal(rows[1], keys.host_uniform(words, [4], [5], 6)[0])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_seeds_are_those_of_jax(x64):
+    seeds = (0, 1, -1, 2**31, 2**32 + 5, -(2**40), 2**63 - 1, np.int32(7), np.uint64(9))
+    with jax.enable_x64(x64):
+        for seed in seeds:
+            ours, theirs = make_key(seed), jax.random.key(int(seed))
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
 
 
 def test_runs_do_not_change(monkeypatch):
@@ -70,7 +137,7 @@ def test_runs_do_not_change(monkeypatch):
     def draws():
         return sk.sample(target, sk.Langevin(0.5), **options)["posterior"]["x"].values
 
-    monkeypatch.setattr(program, "quick", lambda key: key)
+    monkeypatch.setattr(program, "quick", lambda key: key)  # a batch: no key of a row is made
     plain = draws()
     monkeypatch.setattr(program, "quick", quick)
     jax.clear_caches()

@@ -32,8 +32,8 @@ def quick(key: Array) -> Array:
     Parameters
     ----------
     key
-        A typed key. One that is not Threefry, or drawn from in JAX's older way
-        (`jax_threefry_partitionable` off), is returned as it is.
+        A typed key of Threefry. The numbers are those that JAX draws with
+        `jax_threefry_partitionable` on, which is its default.
 
     Examples
     --------
@@ -43,14 +43,27 @@ def quick(key: Array) -> Array:
     >>> bool((jax.random.normal(quick(key), (5,)) == jax.random.normal(key, (5,))).all())
     True
     """
-    partitionable = jax.config.jax_threefry_partitionable
-    if key.dtype != _threefry_dtype() or not partitionable:
+    return _wrapped(jax.random.key_data(key))
+
+
+def from_words(words: Any) -> Array:
+    """Return the key of Threefry with these two words; nothing is compiled."""
+    return jax.random.wrap_key_data(jax.device_put(words), impl=_NAME)
+
+
+def as_threefry(key: Array) -> Array:
+    """Return a key of Threefry: this one, or one made of the numbers of another kind."""
+    if key.dtype == _dtype(_NAME):
         return key
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_implementation())
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_NAME)
 
 
-def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Return the two words that a key makes of two words."""
+def _wrapped(words: Array) -> Array:
+    return jax.random.wrap_key_data(words, impl=_implementation())
+
+
+def _threefry(key: Any, high: Any, low: Any) -> tuple[Any, Any]:
+    """Return the two words that a key makes of two words; arrays of JAX or of NumPy."""
     words = key[0], key[1], key[0] ^ key[1] ^ _PARITY
     high, low = high + words[0], low + words[1]
     for i in range(_ROUNDS):
@@ -62,9 +75,74 @@ def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return high, low
 
 
-def _counted(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return two words for each place of an array: those of its number."""
-    count = jnp.zeros(shape, jnp.uint32)
+def row_of(key: Array, row: Any) -> Array:
+    """Return a quick key whose numbers are one row of those of another.
+
+    What it draws in one shape is what the other would draw there with an axis of rows in front: a
+    chain by itself gets the numbers that it has among all.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from samplekit.core.keys import quick, row_of
+    >>> key = quick(jax.random.key(7))
+    >>> bool((jax.random.normal(row_of(key, 2), (5,)) == jax.random.normal(key, (4, 5))[2]).all())
+    True
+    """
+    data = jax.random.key_data(key)
+    words = jnp.concatenate([data, jnp.asarray(row, jnp.uint32)[None]])
+    return jax.random.wrap_key_data(words, impl=_row_implementation())
+
+
+def first_row(key: Array) -> Array:
+    """Return the key of the first row, which every row can make; any other key as it is."""
+    if key.dtype != _row_dtype():
+        return key
+    return row_of(_wrapped(jax.random.key_data(key)[:2]), 0)
+
+
+def fold_in_two(key: Array, first: Any, second: Any) -> Array:
+    """Return the key of a key and two numbers; of a quick key by one call of the generator.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from samplekit.core.keys import fold_in_two, quick
+    >>> key = quick(jax.random.key(7))
+    >>> bool(fold_in_two(key, 0, 5) == jax.random.fold_in(key, 5))
+    True
+    """
+    if key.dtype != _dtype(_implementation()):
+        return jax.random.fold_in(jax.random.fold_in(key, second), first)
+    pair = (jnp.asarray(number, jnp.uint32) for number in (first, second))
+    words = jnp.stack(_threefry(jax.random.key_data(key), *pair))
+    return _wrapped(jax.lax.optimization_barrier(words))
+
+
+def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndarray:
+    """Return rows of uniform numbers on [0, 1) of a key's words and two numbers for each row.
+
+    By NumPy: nothing is compiled.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from samplekit.core.keys import host_uniform
+    >>> host_uniform(np.asarray([0, 7], np.uint32), [0, 1], [3, 3], 4).shape
+    (2, 4)
+    """
+    words = np.asarray(key, np.uint32).reshape(-1)[-2:, None]
+    pair = (np.asarray(numbers, np.uint32) for numbers in (first, second))
+    inner = np.stack(_threefry(words, *pair))[:, :, None]
+    zero, places = np.zeros(1, np.uint32), np.arange(size, dtype=np.uint32)
+    high, low = _threefry(inner, zero, places)
+    bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _counted(key: Array, shape: tuple[int, ...], first: Any = 0) -> tuple[Array, Array]:
+    """Return two words for each place of an array: those of its number, counted from the first."""
+    count = jnp.zeros(shape, jnp.uint32) + jnp.asarray(first, jnp.uint32)
     for axis in range(len(shape)):
         stride = np.uint32(math.prod(shape[axis + 1 :]))
         count = count + stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -72,15 +150,28 @@ def _counted(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
-    dtype: Any = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[width]
     if math.prod(shape) >= 2**32:  # whose numbers need two words
+        dtype = _words(width)
         return jax.random.bits(jax.random.wrap_key_data(key, impl=_NAME), shape, dtype)
-    high, low = _counted(key, shape)
+    return _joined(_counted(key, shape), width)
+
+
+def _row_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
+    size = np.uint32(math.prod(shape))
+    return _joined(_counted(key[:2], shape, key[2] * size), width)
+
+
+def _joined(words: tuple[Array, Array], width: int) -> Array:
+    (high, low), dtype = words, _words(width)
     if width == 64:
         bits = high.astype(dtype) << np.uint64(32) | low.astype(dtype)
     else:
         bits = (high ^ low).astype(dtype)
-    return bits if math.prod(shape) >= MANY else jax.lax.optimization_barrier(bits)
+    return bits if math.prod(bits.shape) >= MANY else jax.lax.optimization_barrier(bits)
+
+
+def _words(width: int) -> Any:
+    return {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[width]
 
 
 # Keys, and bits unless they are many, are written to memory: XLA would else repeat how they were
@@ -98,21 +189,43 @@ def _seed(seed: Array) -> Array:
     return jax.random.key_data(jax.random.key(seed, impl=_NAME))
 
 
+# Keys made of the key of a row are keys of the same row.
+def _row_split(key: Array, shape: tuple[int, ...]) -> Array:
+    found = _split(key[:2], shape)
+    return jnp.concatenate([found, jnp.broadcast_to(key[2:], (*shape, 1))], axis=-1)
+
+
+def _row_fold_in(key: Array, data: Any) -> Array:
+    return jnp.concatenate([_fold_in(key[:2], data), key[2:]])
+
+
+def _row_seed(seed: Array) -> Array:
+    return jnp.concatenate([_seed(seed), jnp.zeros(1, jnp.uint32)])
+
+
 @functools.cache
-def _threefry_dtype() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=_NAME)).dtype
+def _dtype(implementation: Any) -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
+
+
+def _row_dtype() -> Any:
+    return _dtype(_row_implementation())
+
+
+def _defined(**functions: Any) -> Any:
+    from jax.extend.random import define_prng_impl  # here: it imports a lot
+
+    return define_prng_impl(**functions)
 
 
 @functools.cache
 def _implementation() -> Any:
-    from jax.extend.random import define_prng_impl  # here: it imports a lot
+    functions = {"seed": _seed, "split": _split, "random_bits": _bits, "fold_in": _fold_in}
+    return _defined(key_shape=(2,), name="samplekit", tag="quick", **functions)
 
-    return define_prng_impl(
-        key_shape=(2,),
-        seed=_seed,
-        split=_split,
-        random_bits=_bits,
-        fold_in=_fold_in,
-        name="samplekit",
-        tag="quick",
-    )
+
+@functools.cache
+def _row_implementation() -> Any:
+    functions = {"seed": _row_seed, "split": _row_split, "random_bits": _row_bits}
+    functions["fold_in"] = _row_fold_in
+    return _defined(key_shape=(3,), name="samplekit-row", tag="row", **functions)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from samplekit.core.blas import one_thread
 from samplekit.core.errors import SettingsError
 from samplekit.diagnostics.blocks import (
     Blocks,
@@ -166,7 +166,7 @@ def discrepancy(
     blocks = make_blocks(chains, draws, time)
     # Products of tiles take microseconds: threads would spend ten times that waiting for each other
     # as soon as a core is busy with something else.
-    with threadpool_limits(1, user_api="blas"):
+    with one_thread():
         sums, parts = _pair_sums(z, s, _Kernel(c2, settings.exponent), blocks)
     total = float(sums.sum())
     signs = blocks.signs(rng, settings.bootstrap)

@@ -103,8 +103,8 @@ class ChainContrast:
 
         def step(at: tuple[Any, Any], index: Array) -> tuple[tuple[Any, Any], Array]:
             state, kernel = at
-            here = (jax.random.fold_in(key, index), jnp.arange(count))
-            state, stats = move_chains((count, count), view, kernel, state, at=here)
+            here = (key, index, jnp.arange(count))
+            state, stats = move_chains(count, view, kernel, state, at=here)
             rate = jnp.mean(stats.get("acceptance_rate", jnp.ones(())))
             if self.goal is not None:
                 kernel = improved(kernel, stats, carry.count * self.steps + index, self.goal)

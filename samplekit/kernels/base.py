@@ -19,7 +19,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from samplekit.core.errors import KernelError
-from samplekit.core.keys import MANY
+from samplekit.core.keys import MANY, first_row
 from samplekit.core.protocols import (
     DensityTarget,
     Position,
@@ -201,7 +201,12 @@ class NoiseKernel(Base):
     batched: ClassVar[bool] = True
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
-        """Return rows of noise with leading axes `shape`, and noise that all rows share."""
+        """Return rows of noise with leading axes `shape`, and noise that all rows share.
+
+        A chain that runs by itself asks for one row, of shape (), with a key that stands for it
+        (`samplekit.core.keys.row_of`): what is drawn by calls of JAX's `bits`, `uniform`, `normal`
+        and the like, each with `shape` in front, is then what the chain has among all.
+        """
         raise NotImplementedError
 
     def move(self, noise: Noise, state: Any, target: Any, /) -> tuple[Any, Stats]:
@@ -215,15 +220,35 @@ class NoiseKernel(Base):
 
 def normal_rows(key: Array, x: Position, shape: tuple[int, ...]) -> Array:
     """Return standard normal noise, one vector as long as `x` for each row."""
+    return noise_rows(key, x, shape, uniforms=0)[0]
+
+
+def noise_rows(
+    key: Array, x: Position, shape: tuple[int, ...], *, uniforms: int = 1
+) -> tuple[Array, Array]:
+    """Return for each row a standard normal vector as long as `x`, and numbers uniform on (0, 1).
+
+    One call of the generator makes both: its code is most of what a small target compiles.
+    """
     flat = jax.eval_shape(lambda p: ravel_pytree(p)[0], x)
-    full = (*shape, flat.size)
-    count = math.prod(full)
-    if count >= MANY:
-        return jax.random.normal(key, full, flat.dtype)
-    # The same numbers, as one row that is written down: XLA would else work a few short rows out
+    full, dtype = (*shape, flat.size + uniforms), flat.dtype
+    many = math.prod(full) >= MANY
+    # A few numbers are drawn as one row that is written down: XLA would else work short rows out
     # number by number, once wherever they are used, in six times the time.
-    z = jax.lax.optimization_barrier(jax.random.normal(key, (count,), flat.dtype))
-    return z.reshape(full)
+    lowest = np.nextafter(np.asarray(-1, dtype), np.asarray(0, dtype))
+    u = jax.random.uniform(key, full if many else (math.prod(full),), dtype, lowest, 1.0)
+    z = jax.lax.erf_inv(u) * np.asarray(np.sqrt(2), dtype)
+    z = z if many else jax.lax.optimization_barrier(z)
+    own = u.reshape(full)[..., flat.size :]
+    return z.reshape(full)[..., : flat.size], 0.5 + 0.5 * own
+
+
+def shared_uniforms(key: Array, x: Position, rows: Array) -> Array:
+    """Return the uniforms of the first row of `noise_rows`, for what all rows share."""
+    if rows.ndim > 1:
+        return rows.reshape(-1, rows.shape[-1])[0]
+    first = first_row(key)
+    return rows if first is key else noise_rows(first, x, (), uniforms=rows.shape[-1])[1]
 
 
 def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:

@@ -19,10 +19,10 @@ from samplekit.kernels.base import (
     check_acceptance,
     check_positive,
     gradient_state,
-    log_uniform,
     metric_of,
     metropolis,
-    normal_rows,
+    noise_rows,
+    shared_uniforms,
 )
 
 # A trajectory is never longer than this many leapfrog steps (NUTS at depth 10 has 1023).
@@ -150,10 +150,9 @@ class HMC(NoiseKernel):
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Draw velocities and thresholds for each chain, and one jitter for all."""
-        velocity, threshold, jitter = jax.random.split(key, 3)
-        v = normal_rows(velocity, x, shape)
-        shorten = jax.random.uniform(jitter, (), v.dtype, SHORTEST, 1.0)
-        return (v, log_uniform(threshold, x, shape)), shorten
+        v, u = noise_rows(key, x, shape, uniforms=2)
+        shorten = SHORTEST + (1 - SHORTEST) * shared_uniforms(key, x, u)[1]
+        return (v, jnp.log(u[..., 0])), shorten
 
     def move(
         self, noise: Noise, state: GradientState, target: DensityTarget, /

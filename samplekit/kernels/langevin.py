@@ -18,9 +18,9 @@ from samplekit.kernels.base import (
     check_acceptance,
     check_positive,
     gradient_state,
-    log_uniform,
     metric_of,
     metropolis,
+    noise_rows,
     normal_rows,
     score_state,
 )
@@ -150,8 +150,8 @@ class MALA(NoiseKernel):
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Draw the velocity and the acceptance threshold."""
-        velocity, threshold = jax.random.split(key)
-        return (normal_rows(velocity, x, shape), log_uniform(threshold, x, shape)), None
+        v, u = noise_rows(key, x, shape)
+        return (v, jnp.log(u[..., 0])), None
 
     def move(
         self, noise: Noise, state: GradientState, target: DensityTarget, /
@@ -221,10 +221,8 @@ class Barker(NoiseKernel):
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Draw lengths, the thresholds of the signs, and the acceptance threshold."""
-        length, sign, threshold = jax.random.split(key, 3)
-        z = normal_rows(length, x, shape)
-        signs = jax.random.uniform(sign, z.shape, z.dtype)
-        return (z, signs, log_uniform(threshold, x, shape)), None
+        z, u = noise_rows(key, x, shape, uniforms=1 + ravel_pytree(x)[0].size)
+        return (z, u[..., 1:], jnp.log(u[..., 0])), None
 
     def move(
         self, noise: Noise, state: GradientState, target: DensityTarget, /

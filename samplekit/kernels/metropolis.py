@@ -23,7 +23,7 @@ from samplekit.kernels.base import (
     log_uniform,
     metric_of,
     metropolis,
-    normal_rows,
+    noise_rows,
 )
 
 
@@ -78,8 +78,8 @@ class RandomWalk(NoiseKernel):
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Draw the proposal's direction and the acceptance threshold."""
-        direction, threshold = jax.random.split(key)
-        return (normal_rows(direction, x, shape), log_uniform(threshold, x, shape)), None
+        z, u = noise_rows(key, x, shape)
+        return (z, jnp.log(u[..., 0])), None
 
     def move(
         self, noise: Noise, state: DensityState, target: DensityTarget, /

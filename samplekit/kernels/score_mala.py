@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,10 +17,9 @@ from samplekit.kernels.base import (
     ScoreState,
     check_acceptance,
     check_positive,
-    log_uniform,
     metric_of,
     metropolis,
-    normal_rows,
+    noise_rows,
     score_state,
 )
 
@@ -112,8 +110,8 @@ class ScoreMALA(NoiseKernel):
 
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Draw the velocity and the acceptance threshold."""
-        velocity, threshold = jax.random.split(key)
-        return (normal_rows(velocity, x, shape), log_uniform(threshold, x, shape)), None
+        v, u = noise_rows(key, x, shape)
+        return (v, jnp.log(u[..., 0])), None
 
     def move(
         self, noise: Noise, state: ScoreState, target: ScoreTarget, /

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import ResumeError, SettingsError
+from samplekit.core.keys import as_threefry
 from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
 from samplekit.sampling.engine import Engine, leaf_name
@@ -81,7 +82,7 @@ def reopen(
     _check_dtype(dtype)
     view = View(target, bool(getattr(original, "flat", False)))
     stats = tuple(attrs["stats"])
-    key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"])
+    key = as_threefry(jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"]))
     what = (view, prepared, original, settings, key, stats, space.size, dtype, devices)
     task = Task(*what, layout=attrs["layout"])
     engine = Engine(task)

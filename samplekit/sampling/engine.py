@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from samplekit.adaptation import finish_window, start_tuning, windows
+from samplekit.core.keys import host_uniform
 from samplekit.core.stats import choose
-from samplekit.kernels.base import NoiseKernel
 from samplekit.sampling.devices import deal, row_mesh
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.program import (
@@ -39,6 +39,11 @@ type Block = dict[str, np.ndarray]
 # One call returns at most this many draws and bytes.
 MOST_DRAWS = 1000
 CALL_BYTES = 8 * 2**20
+# Numbers of a leaf that is not joined to others: the program would write all when one changes.
+LONG_LEAF = 1000
+# Starts are tried this often before a chain gives up, and are uniform on ±2 in unconstrained space,
+# as in Stan and NumPyro.
+MOST_STARTS, START_RADIUS = 100, 2.0
 # What the progress bar shows of a warm-up that is not kept.
 WATCHED = ("acceptance_rate", "step_size")
 # Programs that have run, by their hash; JAX's own cache keeps them alive, and forgets them.
@@ -47,15 +52,15 @@ _compiled: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictiona
 
 @functools.lru_cache(maxsize=64)
 def _shapes(
-    treedef: Any, leaves: tuple[Any, ...], start: Any, size: tuple[int | None, int]
+    treedef: Any, leaves: tuple[Any, ...], start: Any, chains: int | None
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the shapes of a state, of what a draw shows, and of the statistics of a step."""
     view, kernel = jax.tree.unflatten(treedef, leaves)
     one = state_shape(view, kernel, start)
-    lead = () if size[0] is None else (size[0],)
+    lead = () if chains is None else (chains,)
     state = jax.tree.map(lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), one)
     shown = jax.eval_shape(view.shown, one.position)
-    return one, shown, stats_shape(size, view, kernel, state)
+    return one, shown, stats_shape(chains, view, kernel, state)
 
 
 def _own_copy(leaf: Any) -> np.ndarray:
@@ -77,11 +82,8 @@ class Engine:
         self.batch = None if task.chain_by_chain else chains
         self.parts = range(chains) if self.batch is None else range(1)
         self.ends = windows(task.settings.warmup, task.original)
-        # Powers of two: a few chains more or less are the same program.
-        shares_noise = isinstance(task.kernel, NoiseKernel)
-        size = (self.batch, 1 << (chains - 1).bit_length() if shares_noise else 1)
         lead = () if self.batch is None else (self.batch,)
-        self.state_shape, self.shown, steps = _shapes(*task.shapes, size)
+        self.state_shape, self.shown, steps = _shapes(*task.shapes, self.batch)
         offered = [name for name in steps if not name.startswith("_")]
         kept = {name: steps[name] for name in choose(task.stats, offered)}
         self.stats = {
@@ -91,7 +93,6 @@ class Engine:
         at_once = max(1, one * (self.batch or 1))
         self.plan = Plan(
             chains=self.batch,
-            rows=size[1],
             capacity=max(1, min(MOST_DRAWS, CALL_BYTES // at_once)),
             stats=tuple((n, s.shape, str(s.dtype)) for n, s in kept.items()),
             goal=task.goal,
@@ -103,11 +104,11 @@ class Engine:
         self._spread = Spread(task.devices or jax.devices(), chains) if everywhere else None
         # NumPy arrays, copied to the device by each first call: all chains may share them.
         blank, self._idle, joined = self._blank(), self._resting(), self.plan.joined
-        view = jax.device_put(task.view)
+        view = jax.device_put(task.arranged)
         program = Program(
             self.plan,
             view=Packing.of(view, joined=False),
-            carry=Packing.of(blank, joined=joined),
+            carry=Packing.of(blank, joined=joined, most=LONG_LEAF),
             job=Packing.of(self._idle, joined=joined),
         )
         # The very object that ran before, if any: JAX need not compare the two at every call.
@@ -140,34 +141,55 @@ class Engine:
     ) -> list[np.ndarray]:
         """Start the chains of parts whose number of tries is not negative; say which succeeded.
 
-        A chain that is started again, in vain, stays where it was. All parts are under way before
-        the first is waited for.
+        Without starts, chains try random ones until log density and score are finite. A chain that
+        is started again, in vain, stays where it was. All parts are under way before the first is
+        waited for.
         """
         before = {part: self.carries[part] for part in parts}
-        begun = {part: self._start(part, starts, tries) for part in parts}
-        results = []
-        for part, carry in begun.items():
-            fine = np.atleast_1d(np.array(self._unpacked(carry).started))
-            failed = self.batch is None and tries[part] > 0 and not fine.all()
-            self.carries[part] = before[part] if failed else carry
-            results.append(fine)
-        return results
+        fine: dict[int, np.ndarray] = {}
+        for attempt in range(MOST_STARTS if starts is None else 1):
+            left = [part for part in parts if part not in fine or not fine[part].all()]
+            if not left:
+                break
+            wanted = tries.copy()
+            if self.batch is not None and fine:
+                wanted[fine[0]] = -1  # these have begun
+            numbers = np.maximum(tries, 0) * MOST_STARTS + attempt
+            at = self._random_starts(numbers) if starts is None else starts
+            begun = {part: self._start(part, at, wanted, numbers) for part in left}
+            for part, carry in begun.items():
+                now = np.atleast_1d(np.array(self._unpacked(carry).started))
+                fine[part] = now
+                self.carries[part] = carry
+        for part in parts:
+            if self.batch is None and tries[part] > 0 and not fine[part].all():
+                self.carries[part] = before[part]
+        return [fine[part] for part in parts]
 
-    def _start(self, part: int, starts: np.ndarray | None, tries: np.ndarray) -> list[Any]:
+    def lower(self) -> None:
+        """Trace the program, so that a call has only to compile it."""
+        advance.lower(*self._arguments(self.parts[0], self._idle))
+
+    def _start(
+        self, part: int, starts: np.ndarray, tries: np.ndarray, numbers: np.ndarray
+    ) -> list[Any]:
         mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
         if self.batch is None and tries[part] > 0:
             self.carries[part] = self.blank
-        given = starts is not None
-        flat = np.zeros((self.task.settings.chains, self.task.dim), self.task.dtype)
-        flat = starts.astype(self.task.dtype) if starts is not None else flat
         job = dataclasses.replace(
             self._job(part, tick=0, draws=0),
             begin=tries[mine] >= 0,
-            start=flat[mine],
-            given=np.broadcast_to(np.asarray(given), np.shape(mine)).copy(),
-            attempt=np.maximum(tries[mine], 0).astype(np.int32),
+            start=starts[mine].astype(self.task.dtype),
+            attempt=numbers[mine].astype(np.int32),
         )
         return self._call(part, job)[0]
+
+    def _random_starts(self, numbers: np.ndarray) -> np.ndarray:
+        """Return a start for each chain, of its own number and that of its attempt."""
+        words = np.asarray(jax.random.key_data(self.task.key))
+        # Numbered from above: the numbers from below are those of steps.
+        chains = 2**32 - 1 - np.arange(len(numbers))
+        return START_RADIUS * (2 * host_uniform(words, chains, numbers, self.task.dim) - 1)
 
     @property
     def started(self) -> bool:
@@ -188,11 +210,14 @@ class Engine:
         """Whether this process has run the same program before."""
         return _compiled.get(self._hash) == self._program
 
-    def _call(self, part: int, job: Job) -> tuple[list[Any], list[Any], list[Any]]:
+    def _arguments(self, part: int, job: Job) -> tuple[Any, ...]:
         carry, packed = self._placed(part), self._program.job.pack(job)
         if self._spread is not None:
             packed = self._spread.put(packed, split=False)
-        out = advance(self._program, self._view, carry, packed)
+        return self._program, self._view, carry, packed
+
+    def _call(self, part: int, job: Job) -> tuple[list[Any], list[Any], list[Any]]:
+        out = advance(*self._arguments(part, job))
         _compiled[self._hash] = self._program
         return out if self._spread is None else self._spread.fetch(out)
 
@@ -204,7 +229,6 @@ class Engine:
             chain=np.arange(self.batch or 1, dtype=np.int32).reshape(lead),
             begin=np.zeros(lead, bool),
             start=np.zeros((*lead, self.task.dim), self.task.dtype),
-            given=np.zeros(lead, bool),
             attempt=np.zeros(lead, np.int32),
             clock=np.zeros(6, np.uint32),
         )

@@ -18,9 +18,8 @@ import numpy as np
 
 from samplekit.core.errors import TargetError
 from samplekit.sampling import convergence
-from samplekit.sampling.engine import Block, Engine
+from samplekit.sampling.engine import MOST_STARTS, Block, Engine
 from samplekit.sampling.processes import exchange
-from samplekit.sampling.program import MOST_STARTS
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
 from samplekit.sampling.starts import far_above, lost_chains
@@ -73,6 +72,8 @@ class Loop:
         since = time.perf_counter()
         attempts = np.zeros(self.settings.chains, int)
         first = 0 if self.engine.compiled else 1  # one chain compiles, the others wait for it
+        if first:
+            self.engine.lower()  # Python's work; the compiler's leaves Python to others
         job = pool.submit(self.engine.begin, self.mine[:first], starts, attempts)
         import xarray  # noqa: F401  # needed at the end; takes its third of a second here
 

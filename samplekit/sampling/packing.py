@@ -60,6 +60,23 @@ class Packing:
         leaves = jax.tree.leaves(tree)
         return [self._joined(group, leaves) for group in self._groups]
 
+    def repack(self, arrays: Sequence[Any], old: Any, new: Any) -> list[Any]:
+        """Return the arrays, which hold `old`, with those leaves of `new` that are others.
+
+        Inside a program: leaves are written in place, and what stays is not touched.
+        """
+        before, after = jax.tree.leaves(old), jax.tree.leaves(new)
+        packed = list(arrays)
+        for i, (number, begin, _) in enumerate(self._places):
+            if after[i] is before[i]:
+                continue
+            if len(self._groups[number]) == 1:
+                packed[number] = after[i]
+                continue
+            flat = jnp.asarray(after[i], self.leaves[i][1]).reshape(-1)
+            packed[number] = jax.lax.dynamic_update_slice(packed[number], flat, (begin,))
+        return packed
+
     def _joined(self, group: Sequence[int], leaves: Sequence[Any]) -> Any:
         if len(group) == 1:
             leaf = leaves[group[0]]

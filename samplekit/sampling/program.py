@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
-from samplekit.core.keys import quick
+from samplekit.core.keys import fold_in_two, quick, row_of
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
@@ -24,10 +24,6 @@ from samplekit.sampling.columns import UnreadableError, map_columns
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.view import View
 
-# Starts are tried this often before a chain gives up, as in Stan.
-MOST_STARTS = 100
-# Starts are uniform on ±2 in unconstrained space, as in Stan and NumPyro.
-START_RADIUS = 2.0
 # From this many chains on, in at most so many coordinates, moves are worked out column by column.
 MANY_CHAINS, FEW_COORDINATES = 256, 8
 
@@ -37,7 +33,6 @@ class Plan:
     """All that is fixed at compile time."""
 
     chains: int | None  # chains in the batch, or None for a program of one chain
-    rows: int  # rows of noise drawn a step (of which one chain takes its own)
     capacity: int  # draws that one call can return
     stats: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of one step, dtype
     goal: float | None
@@ -54,9 +49,8 @@ class Job:
     chain: Numbers  # index of this chain; of all chains in a batch
     # where chains begin, one entry a chain in a batch
     begin: Numbers
-    start: Numbers  # flat start, used where `given`
-    given: Numbers
-    attempt: Numbers  # how often this chain was started before
+    start: Numbers  # flat
+    attempt: Numbers  # how often this chain tried before
     # first step, draws, thin, tuning, recording, keep: one array, for each array costs a transfer
     clock: Numbers
 
@@ -141,21 +135,23 @@ def advance(
 
     All are packed: see `Program`, and `Packing` for why.
     """
-    new, values, stats = _advance(
-        program.plan,
-        program.view.unpack(view),
-        program.carry.unpack(carry),
-        program.job.unpack(job),
-    )
-    return program.carry.pack(new), values, stats
+    return _advance(program, program.view.unpack(view), carry, job)
 
 
 def _advance(
-    plan: Plan, view: View, carry: Carry, job: Job
-) -> tuple[Carry, list[Array], list[Array]]:
-    job = dataclasses.replace(job, key=quick(job.key))
-    starting = jnp.any(job.begin)
-    carry = jax.lax.cond(starting, lambda c: _begin(plan, view, c, job), lambda c: c, carry)
+    program: Program, view: View, packed: list[Array], packed_job: list[Array]
+) -> tuple[list[Array], list[Array], list[Array]]:
+    # Carry and job stay packed between the parts of the program, each of which takes from them
+    # what it needs: to take them apart out here would be a program of its own for every leaf.
+    plan, keep = program.plan, program.job.unpack(packed_job).keep
+
+    def begin(packed: list[Array]) -> list[Array]:
+        # Starts take JAX's own keys, which are slower and shorter to compile.
+        carry, job = program.carry.unpack(packed), program.job.unpack(packed_job)
+        return program.carry.repack(packed, carry, _begin(plan, view, carry, job))
+
+    starting = jnp.any(program.job.unpack(packed_job).begin)
+    packed = jax.lax.cond(starting, begin, lambda p: p, packed)
     empty = {name: jnp.zeros(shape, dtype) for name, shape, dtype in plan.stats}
     packing = Packing.of(empty, joined=plan.joined)
 
@@ -163,27 +159,39 @@ def _advance(
         return jax.tree.map(lambda a: jnp.zeros((plan.capacity, *a.shape), a.dtype), tree)
 
     def body(i: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
-        carry, folded, *rows = loop
-        carry, new = _one_step(plan, view, carry, (job, i))
+        state, packed, folded, *rows = loop
+        job = program.job.unpack(packed_job)
+        job = dataclasses.replace(job, key=quick(job.key))
+        kernel = _present(plan, carry.kernel, program.carry.unpack(packed).kernel)
+        state, stats = _one_step(plan, view, (kernel, state), (job, i))
+        if plan.tunes:
+            learn = functools.partial(_learn, program, (state, stats), job)
+            packed = jax.lax.cond(job.tuning, learn, lambda p: p, packed)
         within = i % job.thin
-        folded = combine(folded, {name: new[name] for name in empty}, within == 0, within + 1)
+        stats = {name: stats[name] for name in empty}
+        folded = packing.pack(combine(packing.unpack(folded), stats, within == 0, within + 1))
         row = i // job.thin
-        new = [carry.state.position, packing.pack(folded)]
-        return carry, folded, *jax.tree.map(lambda a, b: _put(a, b, row), rows, new)
+        rows = jax.tree.map(lambda a, b: _put(a, b, row), rows, [state.position, folded])
+        return state, packed, folded, *rows
 
-    rows = blank(carry.state.position), blank(packing.pack(empty))
-    loop = jax.lax.fori_loop(0, job.draws * job.thin, body, (carry, empty, *rows))
-    carry, _, positions, stats = loop
+    job, carry = program.job.unpack(packed_job), program.carry.unpack(packed)
+    folded = packing.pack(empty)
+    # What every step changes goes round by itself; what only warm-up changes stays packed.
+    loop = (carry.state, packed, folded, blank(carry.state.position), blank(folded))
+    loop = jax.lax.fori_loop(0, job.draws * job.thin, body, loop)
+    state, packed, _, positions, stats = loop
+    old = program.carry.unpack(packed)
+    packed = program.carry.repack(packed, old, dataclasses.replace(old, state=state))
     show = jax.vmap(view.shown if plan.chains is None else jax.vmap(view.shown))
     shapes = jax.eval_shape(show, positions)
     values = jax.lax.cond(
-        job.keep,
+        keep,
         show,
         lambda _: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
         positions,
     )
     one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
-    return carry, Packing.of(one, joined=plan.joined).pack(values), stats
+    return packed, Packing.of(one, joined=plan.joined).pack(values), stats
 
 
 def _put(rows: Array, row: Array, at: Array) -> Array:
@@ -191,58 +199,70 @@ def _put(rows: Array, row: Array, at: Array) -> Array:
     return jax.lax.dynamic_update_index_in_dim(rows, row.astype(rows.dtype), at, 0)
 
 
-def _one_step(plan: Plan, view: View, carry: Carry, at: tuple[Job, Array]) -> tuple[Carry, Stats]:
-    """Take step `first_step + i`, and learn from it during warm-up."""
-    job, i = at
-    kernel = carry.kernel
+def _present(plan: Plan, before: Any, now: Any) -> Any:
+    """Return the kernel of this step, of which all that no step changes comes from before the loop.
+
+    Metrics change between calls only, on the host.
+    """
+    if not plan.tunes:
+        return before
+    same = hasattr(now, "metric")
+    return dataclasses.replace(now, metric=before.metric) if same else now
+
+
+def _one_step(
+    plan: Plan, view: View, now: tuple[Any, Any], at: tuple[Job, Array]
+) -> tuple[Any, Stats]:
+    """Take step `first_step + i` with a kernel from a state."""
+    (job, i), (kernel, state) = at, now
     if plan.tunes:
         kernel = kernel.tuning(on=job.tuning)
-    key = jax.random.fold_in(job.key, job.first_step + i.astype(jnp.uint32))
-    size = (plan.chains, plan.rows)
-    state, stats = take_step(size, view, kernel, carry.state, at=(key, job.chain))
-    tuning = carry.tuning
-    if plan.tunes:
+    at_step = (job.key, job.first_step + i.astype(jnp.uint32), job.chain)
+    return take_step(plan.chains, view, kernel, state, at=at_step)
 
-        def learn(pair: tuple[Any, Tuning]) -> tuple[Any, Tuning]:
-            kernel, tuning = tune(*pair, stats, plan.goal)
-            if plan.records:
-                tuning = jax.lax.cond(
-                    job.recording, lambda t: record(t, state, plan.chains), lambda t: t, tuning
-                )
-            return _like(pair, (kernel, tuning))
 
-        kernel, tuning = jax.lax.cond(job.tuning, learn, lambda pair: pair, (kernel, tuning))
-    return Carry(state, kernel, tuning, carry.started), stats
+def _learn(program: Program, seen: tuple[Any, Stats], job: Job, packed: list[Array]) -> list[Array]:
+    """Return the carry after learning from a step of warm-up."""
+    (state, stats), plan, old = seen, program.plan, program.carry.unpack(packed)
+    pair = old.kernel, old.tuning
+    kernel, tuning = _like(pair, tune(*pair, stats, plan.goal))
+    new = dataclasses.replace(old, kernel=kernel, tuning=tuning)
+    packed = program.carry.repack(packed, old, new)
+
+    def remember(packed: list[Array]) -> list[Array]:
+        old = program.carry.unpack(packed)
+        tuning = record(old.tuning, state, plan.chains)
+        return program.carry.repack(packed, old, dataclasses.replace(old, tuning=tuning))
+
+    return jax.lax.cond(job.recording, remember, lambda p: p, packed) if plan.records else packed
 
 
 def _like(old: Any, new: Any) -> Any:
-    """Keep dtypes, so that both branches of a cond agree."""
-    return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.result_type(a)), old, new)
+    """Keep dtypes, so that both branches of a cond agree; what did not change stays the same."""
+    return jax.tree.map(lambda a, b: a if b is a else jnp.asarray(b, jnp.result_type(a)), old, new)
 
 
 def move_chains(
-    size: tuple[int | None, int],
+    chains: int | None,
     view: View,
     kernel: Any,
     state: Any,
     *,
-    at: tuple[Array, Array],
+    at: tuple[Array, Array, Array],
 ) -> tuple[Any, Stats]:
-    """Take one step with the noise of (seed, chain, absolute step), for one chain or all."""
-    (chains, total), (key, chain) = size, at
-    target = view.for_kernel
+    """Take one step with the noise of (seed, absolute step, chain), for one chain or all."""
+    (key, number, chain), target = at, view.for_kernel
     if isinstance(kernel, NoiseKernel):
-        x = state.position
+        key, x = jax.random.fold_in(key, number), state.position
         if chains is not None:
             rows, shared = kernel.noise(key, jax.tree.map(lambda a: a[0], x), (chains,))
             return _move_all(kernel, (rows, shared), state, target)
-        rows, shared = kernel.noise(key, x, (total,))
-        mine = jax.tree.map(lambda a: a[chain], rows)
-        return kernel.move((mine, shared), state, target)
+        return kernel.move(kernel.noise(row_of(key, chain), x), state, target)
     if chains is not None:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(chains))
+        every = jnp.arange(1, chains + 1)
+        keys = jax.vmap(fold_in_two, (None, 0, None))(key, every, number)
         return jax.vmap(kernel.step, (0, 0, None))(keys, state, target)
-    return kernel.step(jax.random.fold_in(key, chain), state, target)
+    return kernel.step(fold_in_two(key, jnp.asarray(chain) + 1, number), state, target)
 
 
 def _move_all(kernel: Any, noise: Any, state: Any, target: Any) -> tuple[Any, Stats]:
@@ -267,13 +287,13 @@ take_step = functools.partial(jax.jit, static_argnums=0, inline=True)(move_chain
 
 
 def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
-    """Find finite starts for the chains that begin."""
+    """Evaluate the starts of the chains that begin, and tell which can be used."""
     if plan.chains is None:
-        state, fine = _find_start(view, carry, job)
+        state, fine = _start(view, carry, job)
         return dataclasses.replace(carry, state=_like(carry.state, state), started=fine)
-    axes = Job(None, 0, 0, 0, 0, 0, None)
+    axes = Job(None, 0, 0, 0, 0, None)
     in_axes = (Carry(0, None, None, 0), axes)  # pyright: ignore
-    state, fine = jax.vmap(functools.partial(_find_start, view), in_axes=in_axes)(carry, job)
+    state, fine = jax.vmap(functools.partial(_start, view), in_axes=in_axes)(carry, job)
 
     # A chain that is started again, in vain, stays where it was.
     taken = job.begin & (fine | ~carry.started)
@@ -286,28 +306,14 @@ def _begin(plan: Plan, view: View, carry: Carry, job: Job) -> Carry:
     return dataclasses.replace(carry, state=state, started=started)
 
 
-def _find_start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
-    """Try the given start, or uniform ones until log density and score are finite."""
-    # Starts live on keys of their own: fold in a number no step can have.
-    key = jax.random.fold_in(jax.random.fold_in(job.key, np.uint32(2**32 - 1)), job.chain)
-    key = jax.random.fold_in(key, job.attempt)
-
-    def more(loop: tuple[Array, Any, Array]) -> Array:
-        tries, _, fine = loop
-        return ~fine & (tries < jnp.where(job.given, 1, MOST_STARTS))
-
-    def attempt(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
-        tries, old, _ = loop
-        key_x, key_state = jax.random.split(jax.random.fold_in(key, tries))
-        x = jax.random.uniform(key_x, job.start.shape, job.start.dtype, -START_RADIUS, START_RADIUS)
-        start = jnp.where(job.given, job.start, x)
-        state = start_state(view, carry.kernel, key_state, start)
-        finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
-        return tries + 1, _like(old, state), jnp.all(jnp.stack(finite))
-
-    tries = jnp.zeros((), jnp.int32)
-    _, state, fine = jax.lax.while_loop(more, attempt, (tries, carry.state, jnp.zeros((), bool)))
-    return state, fine
+def _start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
+    """Return the state at the start, and whether log density and score are finite there."""
+    # On keys of its own: fold in a number no step can have.
+    own = np.uint32(2**32 - 1) - jnp.asarray(job.chain).astype(jnp.uint32)
+    key = jax.random.fold_in(jax.random.fold_in(job.key, own), job.attempt)
+    state = start_state(view, carry.kernel, key, job.start)
+    finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
+    return state, jnp.all(jnp.stack(finite))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -322,15 +328,17 @@ def state_shape(view: View, kernel: Any, start: Any) -> Any:
 
 
 def any_key() -> Any:
-    """Return the shape of a key as `advance` hands it on, so that all of it is traced once."""
-    return jax.eval_shape(lambda: quick(jax.random.key(0)))
+    """Return the shape of a key as starts get it, so that all of it is traced once."""
+    return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def stats_shape(size: tuple[int | None, int], view: View, kernel: Any, state: Any) -> Stats:
+def stats_shape(chains: int | None, view: View, kernel: Any, state: Any) -> Stats:
     """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
-    chain = jax.ShapeDtypeStruct(() if size[0] is None else (size[0],), np.int32)
-    step = functools.partial(take_step, size)
-    return jax.eval_shape(step, view, kernel, state, at=(any_key(), chain))[1]
+    chain = jax.ShapeDtypeStruct(() if chains is None else (chains,), np.int32)
+    step = functools.partial(take_step, chains)
+    key = jax.eval_shape(quick, any_key())  # as steps get it
+    number = jax.ShapeDtypeStruct((), np.uint32)
+    return jax.eval_shape(step, view, kernel, state, at=(key, number, chain))[1]
 
 
 def draw_bytes(shown: dict[str, Any], state: Any, stats: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import KernelError, SettingsError
+from samplekit.core.keys import as_threefry, from_words
 from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import Base
 from samplekit.sampling.stop import Converged
@@ -58,8 +59,8 @@ def make_settings(**given: Any) -> Settings:
             wanted = "a positive integer" if least else "zero or a positive integer"
             raise SettingsError(f"{name}={value!r} is not {wanted}.")
         given[name] = int(value)
-    # Keys are numbered by 32 bits; the last number belongs to the starts.
-    if given["warmup"] + given["draws"] * given["thin"] >= 2**32 - 1:
+    # Keys are numbered by 32 bits; the last numbers belong to the starts.
+    if given["warmup"] + given["draws"] * given["thin"] >= 2**32 - 1 - given["chains"]:
         raise SettingsError(
             f"draws={given['draws']} with thin={given['thin']} are more than 2³² steps a chain, "
             "for which there are no random numbers. Take fewer, or more chains."
@@ -78,16 +79,19 @@ def make_settings(**given: Any) -> Settings:
 
 
 def make_key(seed: Any) -> jax.Array:
-    """Return the JAX key of an integer seed or of a key."""
+    """Return the key of an integer seed or of a key; all noise is Threefry's."""
     whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
     if whole and -(2**63) <= seed < 2**63:
-        return jax.random.key(int(seed))
+        # The words of jax.random.key(seed), which would compile two programs for them.
+        number = int(seed)
+        high = number >> 32 if jax.config.jax_enable_x64 else 0
+        return from_words(np.asarray([high & 0xFFFFFFFF, number & 0xFFFFFFFF], np.uint32))
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.shape != ():
             raise SettingsError(f"seed= is {seed.size} keys. Give one: the chains split it.")
-        return seed
+        return as_threefry(seed)
     if getattr(seed, "shape", None) == (2,) and getattr(seed, "dtype", None) == np.uint32:
-        return jax.random.wrap_key_data(jnp.asarray(seed))
+        return from_words(seed)
     raise SettingsError(
         f"seed={seed!r} is neither an integer nor a JAX key. Give an integer of 64 bits or "
         "jax.random.key(0)."

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from samplekit.sampling.cost import arithmetic
+from samplekit.sampling.cost import arithmetic, has_tall_product
 from samplekit.sampling.program import any_key, start_state
 from samplekit.sampling.settings import Settings
 from samplekit.sampling.view import View
@@ -23,6 +23,8 @@ FEW_CHAINS = 16
 # dimensions), 0.9 to 1.5 times for regressions above.
 CHEAP = 2000
 ONE_BY_ONE = "chain by chain"  # the name of that layout in a checkpoint
+
+type Shapes = tuple[Any, tuple[jax.ShapeDtypeStruct, ...], jax.ShapeDtypeStruct]
 
 
 def cores() -> int:
@@ -81,12 +83,23 @@ class Task:
             return False
         if self.layout is not None:
             return self.layout != ONE_BY_ONE
-        return _start_cost(*self.shapes) <= CHEAP
+        return _start_cost(*self._shapes(self.view))[0] <= CHEAP
 
     @functools.cached_property
-    def shapes(self) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...], jax.ShapeDtypeStruct]:
+    def arranged(self) -> View:
+        """The target as its program gets it: how it computes products is chosen for the layout."""
+        if not self.view.flat or not self.chain_by_chain:
+            return self.view
+        _, tall = _start_cost(*self._shapes(self.view))
+        return dataclasses.replace(self.view, tall=tall) if tall else self.view
+
+    @property
+    def shapes(self) -> Shapes:
         """Structure and shapes of view and kernel, and of a flat start: hashable."""
-        leaves, treedef = jax.tree.flatten((self.view, self.kernel))
+        return self._shapes(self.arranged)
+
+    def _shapes(self, view: View) -> Shapes:
+        leaves, treedef = jax.tree.flatten((view, self.kernel))
         types = (jax.dtypes.canonicalize_dtype(jnp.result_type(a)) for a in leaves)
         shapes = [jax.ShapeDtypeStruct(np.shape(a), t) for a, t in zip(leaves, types, strict=True)]
         return treedef, tuple(shapes), jax.ShapeDtypeStruct((self.dim,), self.dtype)
@@ -100,7 +113,8 @@ class Task:
 
 
 @functools.lru_cache(maxsize=64)
-def _start_cost(treedef: Any, leaves: tuple[Any, ...], start: Any) -> float:
-    """Return how many numbers a kernel works out at its start: log density and score."""
+def _start_cost(treedef: Any, leaves: tuple[Any, ...], start: Any) -> tuple[float, bool]:
+    """Return how many numbers a start works out, and whether by products with a tall matrix."""
     view, kernel = jax.tree.unflatten(treedef, leaves)
-    return arithmetic(jax.make_jaxpr(start_state)(view, kernel, any_key(), start).jaxpr)
+    traced = jax.make_jaxpr(start_state)(view, kernel, any_key(), start).jaxpr
+    return arithmetic(traced), has_tall_product(traced)

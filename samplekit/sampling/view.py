@@ -4,10 +4,13 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from samplekit.core.protocols import DensityTarget, Position, Scalar, ScoreTarget
 from samplekit.core.pytree import is_array, pytree, static
+
+MEGABYTE = 2**20
 
 
 @pytree
@@ -94,14 +97,31 @@ class FlatDensity:
     """A density on flat vectors."""
 
     target: Any
+    tall: bool = static(default=False)
 
     def log_density(self, x: Array, /) -> Scalar:
         """Return log p of the position that the vector stands for."""
-        return self.target.log_density(self.target.space.unravel(x))
+        value = self.target.log_density(self.target.space.unravel(x))
+        return value + _weight(x, value) if self.tall else value
 
     def score(self, x: Array, /) -> Array:
         """Return the flat score."""
         return jax.grad(self.log_density)(x)
+
+
+def _weight(x: Array, like: Array) -> Array:
+    """Return zero, by a condition one side of which, never taken, is a lot of work.
+
+    XLA compiles a loop on a CPU that touches less than a megabyte into one piece of code, whose
+    products of matrices are plain loops. This makes it think otherwise.
+    """
+    at = jax.lax.stop_gradient(x)[0]
+    return jax.lax.cond(
+        at > jnp.inf,
+        lambda a: jnp.sum(jnp.cos(a + jax.lax.iota(a.dtype, MEGABYTE))).astype(like.dtype),
+        lambda a: jnp.zeros((), like.dtype),
+        at,
+    )
 
 
 @pytree
@@ -122,6 +142,8 @@ class View:
 
     target: Any
     flat: bool = static()
+    # Whether products with matrices in the density are worth a library's call (`cost`).
+    tall: bool = static(default=False)
 
     @property
     def for_kernel(self) -> Any:
@@ -129,7 +151,7 @@ class View:
         if not self.flat:
             return self.target
         if isinstance(self.target, DensityTarget):
-            return FlatDensity(self.target)
+            return FlatDensity(self.target, self.tall)
         return FlatScore(self.target)
 
     def position(self, vector: Array) -> Position:

@@ -204,7 +204,9 @@ def test_wrong_weights_are_caught(mutant, monkeypatch):
         return dataclasses.replace(cloud, log_weight=cloud.log_weight + change)
 
     monkeypatch.setattr(anneal_program, "_weigh", wrong)
-    with pytest.raises(AssertionError, match="log Z is wrong"):  # 301, 302: a program of its own
+    # 301, 302 particles: a program of its own. Upside down, weights vary wildly: then their error
+    # may be what is noticed.
+    with pytest.raises(AssertionError, match=r"log Z is wrong|the error is wrong"):
         assert_log_z_is_right(resample=False, particles=301 + (mutant == "sign"))
 
 

@@ -21,6 +21,7 @@ def places(monkeypatch):
         seen.append(frozenset(out[0][-1].devices()))  # the last leaf: `started`
         return out
 
+    watched.lower = advance.lower  # pyright: ignore
     monkeypatch.setattr(engine, "advance", watched)
     return seen
 
