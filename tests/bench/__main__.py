@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from tests.bench import (
     learned,
     many,
     peers,
-    ratios,
+    readme,
+    results,
     warm,
 )
 from tests.bench.report import Bar, Options, Section, bar_rows, number, write
@@ -53,7 +55,9 @@ def parse() -> tuple[list[str], Options, argparse.Namespace]:
     parser.add_argument("--rounds", type=int, help="rounds of every workload (5; --quick 1)")
     parser.add_argument("--output", type=Path, default=Path("bench-results"), metavar="DIR")
     parser.add_argument("--check", action="store_true", help="fail where a ratio got worse")
-    parser.add_argument("--save", action="store_true", help="make these the committed ratios")
+    parser.add_argument(
+        "--save", action="store_true", help="commit these: tests/bench/results.json and the README"
+    )
     given = parser.parse_args()
     usual = [n for n in WORKLOADS if not (given.quick and n in SLOW)]
     names = usual if given.only is None else [n.strip() for n in given.only.split(",") if n.strip()]
@@ -85,26 +89,31 @@ def measure(name: str, options: Options) -> Section:
 def main() -> int:
     """Measure, print the bars, write the report; fail on a loss of speed if asked to."""
     names, options, given = parse()
-    known = ratios.load()
+    committed = {name: found["bars"] for name, found in results.load().items()}
     sections: dict[str, Section] = {}
-    lost: list[Bar] = []
+    lost: list[tuple[Bar, float]] = []
     for name in names:
+        known = committed.get(name, {})
         sections[name] = measure(name, options)
-        if given.check and ratios.regressions(sections[name], known):
+        if given.check and results.regressions(sections[name], known):
             print(f"{name}: worse than the committed ratios; once more.", flush=True)
             sections[name] = measure(name, options)
-            lost += ratios.regressions(sections[name], known)
+            lost += [(bar, known[bar.what]) for bar in results.regressions(sections[name], known)]
         write(sections, options)  # after each workload: a later failure loses nothing
+        if given.save:
+            results.save({name: sections[name]}, options)
     for section in sections.values():
         print(f"\n{section.title}")
         for what, ratio, limit, met, remark in bar_rows(section):
             print(f"  {met.strip('*'):>3}  {ratio:>6} {limit:>7}  {what}  {remark}".rstrip())
     print(f"\nwritten: {options.folder / 'bench.md'} and bench.json")
     if given.save:
-        ratios.save(sections.values())
-        print(f"committed ratios: {ratios.PATH}")
-    for bar in lost:
-        print(f"WORSE: {bar.what}: {number(bar.ratio)}, was {number(known[bar.what])}")
+        readme.update(results.load())
+        if "curves" in sections:
+            shutil.copy(options.folder / "curves.png", results.PATH.with_name("curves.png"))
+        print(f"committed: {results.PATH} and the table of the README")
+    for bar, before in lost:
+        print(f"WORSE: {bar.what}: {number(bar.ratio)}, was {number(before)}")
     return 1 if lost else 0
 
 

@@ -8,7 +8,7 @@ NOTES = (
     "Adam included, compiling excluded: a training of 10 epochs over 10, its set-up included. "
     "`products` is the three bare matrix products of a batch (rows·Wᵀ, ·W, and the gradient's) in "
     "one scan. torch: autograd of the closed-form Fisher score, on one thread or all, whichever "
-    "is faster."
+    "is faster. scikit-learn: its BernoulliRBM (PCD, binary units) on the signs of the rows."
 )
 DIGITS_NOTES = (
     "Binary machines with 64 hidden units, scikit-learn's 8 × 8 digits (1,437 rows to train, 360 "
@@ -27,7 +27,7 @@ def epoch(options: Options) -> Section:
     for (visible, hidden), most in SHAPES.items():
         name = f"{visible} × {hidden}"
         print(f"boltzmann, {name}", flush=True)
-        kinds = ("products", "fisher", "fisher-learned", "cd", "pcd")
+        kinds = ("products", "fisher", "fisher-learned", "cd", "pcd", "scikit-learn")
         found = [Contender.worker(k, "boltzmann", k, visible, hidden) for k in kinds]
         if options.torch_python:
             python = options.torch_python

@@ -11,7 +11,8 @@ NOTES = (
     "excluded, the call of `sk.sample` included up to its DataTree. The floor is one jitted loop "
     "that evaluates the same gradients and draws the same noise from the same keys, and nothing "
     'else; "by hand" adds the acceptance step. An HMC step is 10 leapfrogs. samplekit stores two '
-    "draws, or every draw. torchebm runs on one thread or all, whichever is faster."
+    "draws, or every draw. BlackJAX: sgld, mala or hmc under vmap in one jitted loop, a key for "
+    "each chain and step. torchebm runs on one thread or all, whichever is faster."
 )
 
 
@@ -48,6 +49,7 @@ def _contenders(kernel: str, energy: str, chains: int, options: Options) -> list
     ]
     if kernel != "langevin":
         found.insert(1, worker("by hand", "hand"))
+    found.append(worker("BlackJAX", "blackjax"))
     if options.torch_python and kernel != "mala":  # torchebm has no MALA
         fewer = max(4, steps // 5)  # an eager loop costs the same at every step
         arguments = (kernel, energy, chains, fewer)

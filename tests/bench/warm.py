@@ -18,10 +18,12 @@ FEW_ROUNDS = 2
 NOTES = (
     "4 chains, 1000 warm-up steps and 1000 draws, another seed each round; least bulk ESS over the "
     "coordinates, per wall second of the second and later calls: warm-up included, compiling not. "
-    "BlackJAX: window_adaptation, 4 vmapped chains, one jitted program. NumPyro: vectorized "
-    "chains. nutpie: the same JAX density through its Python callback, 2 rounds. emcee: 32 or more "
-    "walkers, 600 + 3000 steps, 2 rounds. samplekit: `sk.sample` as called by a user, up to the "
-    "DataTree. Gradients count warm-up too. n/c: R-hat above 1.05."
+    "BlackJAX: 4 vmapped chains, one jitted program; NUTS and HMC (10 leapfrogs; banana and funnel "
+    "20, gauss100 64) after window_adaptation, MCLMC (unadjusted: biased) 20,000 + 20,000 steps "
+    "after its own tuner, every tenth a draw, 2 rounds. NumPyro: vectorized chains. nutpie: the "
+    "same JAX density through its Python callback, 2 rounds. emcee: 32 or more walkers, 600 + 3000 "
+    "steps, 2 rounds. samplekit: `sk.sample` as called by a user, up to the DataTree. Gradients "
+    "count warm-up too. n/c: R-hat above 1.05."
 )
 
 
@@ -48,7 +50,11 @@ def _contenders(name: str, options: Options) -> list[Contender]:
         Contender.worker("samplekit HMC", "warm", "samplekit-hmc", name),
     ]
     if not options.quick:
-        found.append(Contender.worker("NumPyro NUTS", "warm", "numpyro", name))
+        found += [
+            Contender.worker("NumPyro NUTS", "warm", "numpyro", name),
+            Contender.worker("BlackJAX HMC", "warm", "blackjax-hmc", name),
+            Contender.worker("BlackJAX MCLMC", "warm", "blackjax-mclmc", name, rounds=FEW_ROUNDS),
+        ]
         python = options.samplers_python
         found += [
             Contender.worker(peer, "warm_peers", peer, name, python=python, rounds=FEW_ROUNDS)

@@ -1,6 +1,7 @@
 """What a soak does to samplekit: each command is a process that may be killed at any instant."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -170,4 +171,6 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
+    # A soak that a shell started in the background hands down that Ctrl-C is to be ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -70,6 +70,20 @@ def training(kind, visible, hidden):
     return run, {}
 
 
+def scikit_learn(visible, hidden):
+    """Return scikit-learn's machine, which has binary units and trains by persistent chains."""
+    from sklearn.neural_network import BernoulliRBM
+
+    rows = (data(visible) > 0).astype(np.float32)
+
+    def run(number):
+        options = {"batch_size": BATCH, "n_iter": EPOCHS, "random_state": number}
+        found = BernoulliRBM(hidden, **options).fit(rows)
+        return lambda: {"epochs": EPOCHS, "finite": bool(np.isfinite(found.components_).all())}
+
+    return run, {}
+
+
 def digits(library):
     """Return a fit of scikit-learn's digits by its defaults, and both judgements of it."""
     import warnings
@@ -112,7 +126,8 @@ if __name__ == "__main__":
     who, *shape = sys.argv[1:]
     if who.startswith("digits-"):
         serve(lambda: digits(who.removeprefix("digits-")))
-    elif who == "products":
-        serve(lambda: products(*map(int, shape)))
+    elif who in ("products", "scikit-learn"):
+        alone = {"products": products, "scikit-learn": scikit_learn}[who]
+        serve(lambda: alone(*map(int, shape)))
     else:
         serve(lambda: training(who, *map(int, shape)))

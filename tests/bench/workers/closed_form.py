@@ -193,7 +193,7 @@ def named_scipy(family):
 # A long stream ------------------------------------------------------------------------------------
 
 
-def stream(count):
+def stream(count, chunk=STREAM_CHUNK):
     """Fit a gamma family to chunks that are drawn on the way; the errors too."""
     from samplekit.estimators import families
 
@@ -201,10 +201,10 @@ def stream(count):
 
     def chunks(total):
         random = np.random.default_rng(0)
-        for _ in range(math.ceil(total / STREAM_CHUNK)):
-            yield random.standard_exponential((STREAM_CHUNK, 1))
+        for _ in range(math.ceil(total / chunk)):
+            yield random.standard_exponential((chunk, 1))
 
-    model.fit(chunks(STREAM_CHUNK))
+    model.fit(chunks(chunk))
 
     def run(_):
         peak = peak_of(lambda: model.fit(chunks(count)))

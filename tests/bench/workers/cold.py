@@ -51,7 +51,7 @@ def numpyro(name, method):
     return imported, {k: v.shape for k, v in draws.items()}
 
 
-def samplekit(name, cache):
+def samplekit(name, cache, kernel=None):
     import samplekit as sk
     from tests.bench import models
 
@@ -59,6 +59,7 @@ def samplekit(name, cache):
     model, data = models.build(name)
     run = sk.sample(
         sk.from_numpyro(model, *data),
+        kernel and getattr(sk, kernel)(),
         warmup=WARMUP,
         draws=DRAWS,
         chains=CHAINS,
@@ -107,6 +108,7 @@ CONTENDERS = {
     "numpyro-sequential": lambda name: numpyro(name, "sequential"),
     "samplekit": lambda name: samplekit(name, cache=False),
     "samplekit-cached": lambda name: samplekit(name, cache=True),
+    "samplekit-nuts": lambda name: samplekit(name, cache=False, kernel="NUTS"),
     "blackjax": blackjax_nuts,
 }
 

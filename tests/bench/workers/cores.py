@@ -8,20 +8,20 @@ import numpy as np
 from tests.bench.serve import serve
 
 
-def nuts():
+def nuts(count, columns):
     import jax.numpy as jnp
 
     import samplekit as sk
 
     random = np.random.default_rng(0)
-    rows = jnp.asarray(random.normal(size=(1000, 25)), jnp.float32)
-    answers = jnp.asarray(random.integers(0, 2, 1000), jnp.float32)
+    rows = jnp.asarray(random.normal(size=(count, columns)), jnp.float32)
+    answers = jnp.asarray(random.integers(0, 2, count), jnp.float32)
 
     def log_density(x):
         logits = rows @ x
         return jnp.sum(answers * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum(x * x)
 
-    target = sk.from_log_density(log_density, 25)
+    target = sk.from_log_density(log_density, columns)
     settings = {"warmup": 1000, "draws": 1000, "progress": False, "cache": False}
     return lambda seed: sk.sample(target, sk.NUTS(), seed=seed, **settings)
 
@@ -45,7 +45,12 @@ def fit():
 
 
 def setup(case):
-    work = {"NUTS": nuts, "MALA": mala, "fit": fit}[case]()
+    work = {
+        "NUTS": lambda: nuts(1000, 25),
+        "NUTS, 4,000 × 50": lambda: nuts(4000, 50),
+        "MALA": mala,
+        "fit": fit,
+    }[case]()
     work(0)
 
     def run(number):

@@ -108,7 +108,7 @@ CURVES = {
     "logistic": logistic,
     "chains": chains,
     "draws": draws,
-    "rows": stream,
+    "rows": lambda size: stream(size, chunk=100_000),
 }
 
 if __name__ == "__main__":

@@ -74,11 +74,11 @@ def by_hand(scan, chains, steps, energy):
 
 
 def noise_of(kernel, key, shape):
-    """Draw what samplekit's kernel draws, from the same keys."""
-    if kernel == "langevin":
-        return jax.random.normal(key, shape), None
-    keys = jax.random.split(key, 2 if kernel == "mala" else 3)
-    return jax.random.normal(keys[0], shape), -jax.random.exponential(keys[1], shape[:1])
+    """Draw what samplekit's kernel draws, from the same key: normals, thresholds, a jitter."""
+    rows, dim = shape
+    extra = {"langevin": 0, "mala": 1, "hmc": 2}[kernel]
+    u = jax.random.uniform(key, (rows, dim + extra), minval=np.nextafter(np.float32(-1), 0))
+    return jax.lax.erf_inv(u[:, :dim]) * 2**0.5, jnp.log(0.5 + 0.5 * u[:, dim]) if extra else None
 
 
 def floor(kernel, energy):
@@ -153,6 +153,36 @@ def hand(kernel, energy):
     return scan
 
 
+def blackjax(kernel, energy):
+    """Return the scan of BlackJAX's kernel under vmap, a key for each chain and step."""
+    import blackjax
+
+    log_density, step_size = energies.jax_log_density(energy), 0.5 * ETA**2  # η²/2 is theirs
+    if kernel == "langevin":
+        algorithm = blackjax.sgld(lambda x, _: jax.grad(log_density)(x))
+    elif kernel == "mala":
+        algorithm = blackjax.mala(log_density, step_size)
+    else:
+        ones = jnp.ones(energies.DIMS[energy])
+        algorithm = blackjax.hmc(log_density, HMC_ETA, ones, LEAPFROGS)
+
+    def move(key, state):
+        if kernel == "langevin":
+            return algorithm.step(key, state, None, step_size)
+        return algorithm.step(key, state)[0]
+
+    def scan(key, x, steps):
+        def step(i, state):
+            keys = jax.random.split(jax.random.fold_in(key, i), x.shape[0])
+            return jax.vmap(move)(keys, state)
+
+        begin = x if kernel == "langevin" else jax.vmap(algorithm.init)(x)
+        end = jax.lax.fori_loop(0, steps, step, begin)
+        return (end if kernel == "langevin" else end.position,)
+
+    return scan
+
+
 if __name__ == "__main__":
     who, what, name = sys.argv[1:4]
     count, length = int(sys.argv[4]), int(sys.argv[5])
@@ -160,5 +190,5 @@ if __name__ == "__main__":
         stores = who == "samplekit-every"
         serve(lambda: samplekit(what, name, count, length, every=stores))
     else:
-        written = {"floor": floor, "hand": hand}[who](what, name)
+        written = {"floor": floor, "hand": hand, "blackjax": blackjax}[who](what, name)
         serve(lambda: by_hand(written, count, length, name))

@@ -1,4 +1,4 @@
-"""NUTS with its program compiled: `python -m tests.bench.workers.warm CONTENDER TARGET`."""
+"""A sampler with its program compiled: `python -m tests.bench.workers.warm CONTENDER TARGET`."""
 
 import sys
 
@@ -10,6 +10,9 @@ from tests.bench.serve import serve
 
 WARMUP = DRAWS = 1000
 CHAINS = 4
+# Leapfrog steps of BlackJAX's HMC, and MCLMC's steps and how many of them make a draw (BENCH.md).
+LEAPFROGS = {"schools": 10, "logreg25": 10, "banana2": 20, "gauss100": 64, "funnel10": 20}
+MCLMC_STEPS, MCLMC_THIN = 20_000, 10
 
 
 def samplekit(name, kernel="NUTS"):
@@ -52,16 +55,19 @@ def samplekit(name, kernel="NUTS"):
     return run, {}
 
 
-def blackjax(name):
+def blackjax(name, kind="nuts"):
+    """BlackJAX's NUTS, or its HMC of a fixed length, after its window adaptation."""
     import blackjax
 
     dim, log_density = targets.build(name)
+    algorithm = getattr(blackjax, kind)
+    length = {"num_integration_steps": LEAPFROGS[name]} if kind == "hmc" else {}
 
     def chain(key, x):
         first, second = jax.random.split(key)
-        adapt = blackjax.window_adaptation(blackjax.nuts, log_density)
+        adapt = blackjax.window_adaptation(algorithm, log_density, **length)
         (state, tuned), tuning = adapt.run(first, x, num_steps=WARMUP)
-        kernel = blackjax.nuts(log_density, **tuned)
+        kernel = algorithm(log_density, **tuned)
 
         def step(state, k):
             state, info = kernel.step(k, state)
@@ -70,6 +76,41 @@ def blackjax(name):
         _, (draws, steps) = jax.lax.scan(step, state, jax.random.split(second, DRAWS))
         return draws, (tuning.info.num_integration_steps.sum(), steps.sum())
 
+    return vmapped(chain, dim)
+
+
+def blackjax_mclmc(name):
+    """BlackJAX's unadjusted MCLMC after its own tuner, as its users run it."""
+    import blackjax
+
+    dim, log_density = targets.build(name)
+
+    def chain(key, x):
+        start, first, second = jax.random.split(key, 3)
+        tune = blackjax.mclmc_find_L_and_step_size
+        state, tuned, steps = tune(
+            mclmc_kernel=blackjax.mcmc.mclmc.build_kernel(),
+            logdensity_fn=log_density,
+            num_steps=MCLMC_STEPS,
+            state=blackjax.mcmc.mclmc.init(x, log_density, start),
+            rng_key=first,
+        )
+        kernel = blackjax.mclmc(log_density, **tuned._asdict())
+
+        def draw(state, key):
+            keys = jax.random.split(key, MCLMC_THIN)
+            state = jax.lax.scan(lambda s, k: (kernel.step(k, s)[0], None), state, keys)[0]
+            return state, state.position
+
+        draws = jax.lax.scan(draw, state, jax.random.split(second, MCLMC_STEPS // MCLMC_THIN))[1]
+        # Its integrator takes two gradients a step.
+        return draws, (2 * jax.numpy.asarray(steps), jax.numpy.asarray(2 * MCLMC_STEPS))
+
+    return vmapped(chain, dim)
+
+
+def vmapped(chain, dim):
+    """Time one jitted program of all chains; each returns draws and gradients of both phases."""
     begin = jax.numpy.asarray(targets.starts(dim, CHAINS))
     program = jax.jit(lambda key: jax.vmap(chain)(jax.random.split(key, CHAINS), begin))
     jax.block_until_ready(program(jax.random.key(0)))
@@ -119,6 +160,8 @@ if __name__ == "__main__":
         "samplekit": samplekit,
         "samplekit-hmc": lambda name: samplekit(name, "HMC"),
         "blackjax": blackjax,
+        "blackjax-hmc": lambda name: blackjax(name, "hmc"),
+        "blackjax-mclmc": blackjax_mclmc,
         "numpyro": numpyro,
     }[sys.argv[1]]
     serve(lambda: contender(sys.argv[2]))
