@@ -52,7 +52,7 @@ def parse() -> tuple[list[str], Options, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, fewer cases: a smoke test")
     parser.add_argument("--only", help="workloads, with commas")
-    parser.add_argument("--rounds", type=int, help="rounds of every workload (5; --quick 1)")
+    parser.add_argument("--rounds", type=int, help="rounds of every workload (3; --quick 1)")
     parser.add_argument("--output", type=Path, default=Path("bench-results"), metavar="DIR")
     parser.add_argument("--check", action="store_true", help="fail where a ratio got worse")
     parser.add_argument(
@@ -64,7 +64,7 @@ def parse() -> tuple[list[str], Options, argparse.Namespace]:
     unknown = sorted(set(names) - set(WORKLOADS))
     if unknown or not names:
         parser.error(f"--only takes {', '.join(WORKLOADS)}, not {', '.join(unknown) or 'nothing'}")
-    rounds = given.rounds if given.rounds is not None else (1 if given.quick else 5)
+    rounds = given.rounds if given.rounds is not None else (1 if given.quick else 3)
     if rounds < 1:
         parser.error(f"--rounds {rounds} is not a positive integer")
     folder = given.output.resolve()
