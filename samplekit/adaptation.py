@@ -5,7 +5,6 @@ averaging, and what a kernel learns by itself (`Base.learn`). At the end of each
 in float64: the metric, from the draws and scores that the window recorded.
 """
 
-import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from samplekit.core.blas import one_thread
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base
@@ -33,8 +31,6 @@ FIRST_BOLDNESS = 10.0
 # Nesterov's γ: how little one surprise moves the step size. Stan's 0.05 finds the order of
 # magnitude; what suits later windows is the kernel's to say (`Base.later_gamma`).
 FIRST_GAMMA = 0.05
-# Matrices up to this size BLAS computes on one thread by itself.
-FEW_ROWS = 32
 # Ends of the windows as parts of warm-up; the last tenth settles the step size alone.
 WINDOW_ENDS = (0.05, 0.15, 0.4, 0.9)
 
@@ -190,10 +186,7 @@ def finish_window(
         step = np.exp(np.asarray(tuning.log_step_mean))
         kernel = dataclasses.replace(kernel, step_size=step)
     if metric:
-        few = tuning.draws.shape[-1] <= FEW_ROWS
-        with contextlib.nullcontext() if few else one_thread():
-            learned = _window_metric(kernel.metric, tuning, force=force)
-        kernel = kernel.moved(learned)
+        kernel = kernel.moved(_window_metric(kernel.metric, tuning, force=force))
     if step is not None:
         tuning = _restart_step_size(tuning, step, kernel.later_gamma)
     return kernel, tuning

@@ -109,7 +109,7 @@ def test_two_numbers():
     assert keys.fold_in_two(KEY, 1, 2).dtype == KEY.dtype
 
 
-def test_numbers_of_the_host_are_those_of_the_device():
+def test_numbers_of_the_host_are_those_of_the_device(monkeypatch):
     with jax.enable_x64(True):
         for number in (0, 7, 2**32 - 1):
             words = np.asarray(jax.random.key_data(KEY))
@@ -118,6 +118,11 @@ def test_numbers_of_the_host_are_those_of_the_device():
             np.testing.assert_array_equal(u[0], (np.asarray(bits) >> 11) * 2.0**-53)
     rows = keys.host_uniform(words, [3, 4], [5, 5], 6)
     np.testing.assert_array_equal(rows[1], keys.host_uniform(words, [4], [5], 6)[0])
+    every = np.arange(10)  # in blocks of three rows
+    monkeypatch.setattr(keys, "_HOST_BLOCK", 20)
+    blocks = keys.host_uniform(words, every, every, 6)
+    for i in every:
+        np.testing.assert_array_equal(blocks[i], keys.host_uniform(words, [i], [i], 6)[0])
 
 
 @pytest.mark.parametrize("x64", [False, True])

@@ -6,19 +6,19 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-_lock = threading.Lock()
-_inside = 0
-_limit: Any = None
+_held = threading.Lock()
 
 
 @contextlib.contextmanager
 def one_thread() -> Generator[None]:
-    """Let BLAS and LAPACK compute on the thread that calls them.
+    """Let BLAS and LAPACK compute on the thread that calls them, in the whole process.
 
     OpenBLAS wakes a thread for every core even for matrices of 50 rows, and these go on looking
     for work for a tenth of a second: beside a chain of a sampler they take its core away. What one
-    thread computes also does not depend on the number of cores. May be entered by several threads
-    at once; what held before holds again when the last has left.
+    thread computes also does not depend on the number of cores.
+
+    Whoever enters first, of several, sets the limit and lifts it again; threadpoolctl takes neither
+    from another thread. So enter where work is handed out, not in the threads that do it.
 
     Examples
     --------
@@ -27,18 +27,14 @@ def one_thread() -> Generator[None]:
     >>> with one_thread():
     ...     values = np.linalg.eigvalsh(np.eye(50))
     """
-    global _inside, _limit
-    with _lock:
-        if _inside == 0:
-            _limit = _libraries().limit(limits=1, user_api="blas")
-        _inside += 1
-    try:
+    if not _held.acquire(blocking=False):
         yield
+        return
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                _limit.restore_original_limits()
+        _held.release()
 
 
 @functools.cache

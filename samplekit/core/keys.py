@@ -17,6 +17,8 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 5  # of four rotations each: Threefry-2x32-20, as JAX has it
 _NAME = "threefry2x32"
+# Numbers that the host makes at once: what a core's cache holds.
+_HOST_BLOCK = 2**14
 # From so many numbers at a time on, to write them to memory costs more than to make them twice.
 MANY = 8192
 
@@ -132,12 +134,17 @@ def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndar
     (2, 4)
     """
     words = np.asarray(key, np.uint32).reshape(-1)[-2:, None]
-    pair = (np.asarray(numbers, np.uint32) for numbers in (first, second))
-    inner = np.stack(_threefry(words, *pair))[:, :, None]
+    first, second = (np.asarray(numbers, np.uint32) for numbers in (first, second))
     zero, places = np.zeros(1, np.uint32), np.arange(size, dtype=np.uint32)
-    high, low = _threefry(inner, zero, places)
-    bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    found = np.empty((len(first), size))
+    step = max(1, _HOST_BLOCK // max(1, size))
+    for at in range(0, len(first), step):
+        rows = slice(at, at + step)
+        inner = np.stack(_threefry(words, first[rows], second[rows]))[:, :, None]
+        high, low = _threefry(inner, zero, places)
+        bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+        found[rows] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found
 
 
 def _counted(key: Array, shape: tuple[int, ...], first: Any = 0) -> tuple[Array, Array]:

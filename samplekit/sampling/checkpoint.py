@@ -17,7 +17,7 @@ from samplekit.sampling.engine import Engine, leaf_name
 from samplekit.sampling.labels import label
 from samplekit.sampling.processes import Alone
 from samplekit.sampling.record import Record
-from samplekit.sampling.run import SCHEMA, blocks_of, sampler_state
+from samplekit.sampling.run import SCHEMA, blocks_of, open_tree, sampler_state
 from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
 from samplekit.sampling.starts import ensure_space
 from samplekit.sampling.stop import Converged
@@ -119,7 +119,7 @@ def _load(
     if is_path(run_or_path):
         store = Store.open(run_or_path)
         store.check()
-        tree = xr.open_datatree(store.path, engine="zarr")
+        tree = open_tree(store.path)
         if not store.state():
             raise ResumeError(
                 f"The run at {str(run_or_path)!r} was stopped before its chains had started, so "

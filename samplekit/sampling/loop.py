@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from samplekit.core.blas import one_thread
 from samplekit.core.errors import TargetError
 from samplekit.sampling import convergence
 from samplekit.sampling.engine import MOST_STARTS, Block, Engine
@@ -35,6 +36,8 @@ ROUND_GROWTH = 100
 RESCUE_AT = (0.15, 0.4)
 # A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
 FIRST_LOOK, LOOK_GROWTH = 100, 1.25
+# Matrices up to this size BLAS computes on one thread by itself.
+FEW_ROWS = 32
 
 
 class Loop:
@@ -120,14 +123,23 @@ class Loop:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
         self._asked = asked
         self.progress.update(float(self.settings.step_at(self.tick)))
+        learns = self.tick < self.settings.warmup and self.engine.plan.records
+        # Metrics are learned by the threads of some chains while others go on.
+        with (
+            one_thread() if learns and self.engine.task.dim > FEW_ROWS else contextlib.nullcontext()
+        ):
+            self._advance(pool)
+        if not self.record.interrupted:
+            self.record.settle()
+
+    def _advance(self, pool: futures.Executor) -> None:
         while self.tick < self.settings.ticks and not self.record.finished:
             interrupted = self._round(pool)
             alone = self.crew.count == 1  # several processes end after the same round
-            if (interrupted or (alone and asked.is_set())) and self.tick < self.settings.ticks:
+            stopped = interrupted or (alone and self._asked.is_set())
+            if stopped and self.tick < self.settings.ticks:
                 self.record.interrupted = not self.record.finished
                 break
-        if not self.record.interrupted:
-            self.record.settle()
 
     def _round(self, pool: futures.Executor) -> bool:
         """Advance all chains by one round; tell whether the user interrupted it."""

@@ -12,7 +12,7 @@ from samplekit.core.errors import StoreError
 from samplekit.sampling.engine import Block, Engine
 from samplekit.sampling.labels import Labels
 from samplekit.sampling.processes import Alone
-from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, safe_name
+from samplekit.sampling.run import SCHEMA, Draws, build_tree, group_attrs, open_tree, safe_name
 from samplekit.sampling.settings import Settings, describe_kernel
 from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store, Variable
@@ -221,7 +221,7 @@ class Record:
             "jax_version": jax.__version__,
             "key_impl": str(jax.random.key_impl(engine.task.key)),
             "restarts": json.dumps(self.restarts),
-            "calm": self.calm,
+            "calm": int(self.calm),  # netCDF knows no booleans
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),
         }
 
@@ -245,10 +245,8 @@ class Record:
         self.crew.gather({})  # what is stored is whole: all may open it
 
     def _stored_tree(self) -> "xr.DataTree":
-        import xarray as xr
-
         assert self.store is not None
-        return xr.open_datatree(self.store.path, engine="zarr")
+        return open_tree(self.store.path)
 
     def tree(self) -> "xr.DataTree":
         """Return the run as a DataTree, from memory or, when large, from its store."""

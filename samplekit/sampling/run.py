@@ -133,6 +133,20 @@ def _form(
     return xr.Dataset(empty, coords={dim: np.asarray(values) for dim, values in labels})
 
 
+def open_tree(path: Any) -> "xr.DataTree":
+    """Open a run that `sample` stored. Its draws are counted anew: their labels take no memory."""
+    import pandas as pd
+    import xarray as xr
+    from xarray.indexes import PandasIndex
+
+    tree = xr.open_datatree(path, engine="zarr", drop_variables="draw")
+    for node in tree.children.values():
+        if "draw" in node.dims:
+            labels = PandasIndex(pd.RangeIndex(node.sizes["draw"]), "draw")
+            node.coords.update(xr.Coordinates.from_xindex(labels))
+    return tree
+
+
 def _jsonable(value: Any) -> Any:
     """Keep plain attributes plain, so that netCDF and Zarr both take them."""
     if isinstance(value, bool | int | float | str):

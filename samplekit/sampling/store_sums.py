@@ -1,5 +1,6 @@
 """Checksums of a stored run: a byte that changed on the disk is noticed before it is believed."""
 
+import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +21,10 @@ class Sums:
     chains of a block, is not summed, nor is what follows: the sum stays that of the draws before.
     """
 
-    def __init__(self, committed: Mapping[str, Sequence[Sequence[int]]] | None = None) -> None:
-        known = committed or {}
+    def __init__(
+        self, committed: str | Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> None:
+        known = json.loads(committed) if isinstance(committed, str) else committed or {}
         self.committed: Table = {path: np.asarray(rows, np.int64) for path, rows in known.items()}
         self.appended: Table = {}
 
@@ -62,9 +65,9 @@ def checksum(values: np.ndarray, before: int = 0) -> int:
     return zlib.crc32(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)), before)
 
 
-def as_json(table: Table) -> dict[str, list[list[int]]]:
-    """Return checksums as they stand in the metadata."""
-    return {path: rows.tolist() for path, rows in table.items()}
+def as_json(table: Table) -> str:
+    """Return checksums as they stand in the metadata: as text, for netCDF takes no tables there."""
+    return json.dumps({path: rows.tolist() for path, rows in table.items()})
 
 
 def changed_block(rows: np.ndarray, chunks: Callable[[int], Iterator[np.ndarray]]) -> int | None:

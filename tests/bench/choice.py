@@ -1,7 +1,7 @@
 """Which kernel should `sk.sample` take? Trust first, then time, over known answers.
 
-For each target and kernel: is R-hat below 1.01 and no mean off by more than 4 Monte Carlo errors or
-sd by more than 10 %, in every round; and how many effective draws a second.
+For each target and kernel: is R-hat below 1.01, no mean off by more than 4 Monte Carlo errors, and
+no sd by more than that and 10 %, in every round; and how many effective draws a second.
 """
 
 import math
@@ -14,7 +14,8 @@ MOST_RHAT, MOST_Z, MOST_SD = 1.01, 4.0, 0.1
 NOTES = (
     "4 chains, 1000 + 1000 steps, the defaults of each kernel, another seed each round, compiling "
     "excluded. Trusted: in every round R-hat below 1.01, all means within 4 Monte Carlo errors of "
-    "the published or exact ones and all sds within 10 %. Otherwise what failed, and how often."
+    "the published or exact ones, and all sds within 10 % or 4 Monte Carlo errors. Otherwise what "
+    "failed, and how often."
 )
 
 

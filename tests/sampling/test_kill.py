@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import samplekit as sk
 from samplekit.core.errors import StoreError
-from samplekit.sampling import loop
+from samplekit.sampling import loop, record
 
 ROOT = Path(__file__).resolve().parents[2]
 # Warm-up takes about as long as sampling, each about a second under ROUND below.
@@ -243,3 +244,17 @@ def test_a_stored_run_equals_one_in_memory(tmp_path):
     longer = sk.resume(path, make_target(), draws=5, progress=False)
     assert assert_prefix(whole, longer) == 60
     assert longer["posterior"].sizes["draw"] == open_store(path)["posterior"].sizes["draw"] == 65
+
+
+def test_a_large_run_comes_back_from_its_store(tmp_path, monkeypatch):
+    """As anybody would open it, but that the labels of its draws take no memory."""
+    monkeypatch.setattr(record, "MEMORY_BYTES", 0)
+    path = tmp_path / "run.zarr"
+    with sample_small(store=path) as run, open_store(path) as wanted:
+        assert run.identical(wanted)
+        labels = run["posterior"].indexes["draw"]
+        assert isinstance(labels, pd.RangeIndex)
+        assert assert_prefix(run, sample_small()) == 60
+        assert run["posterior"]["x"].sel(draw=slice(3, 5)).sizes["draw"] == 3
+        wanted.to_netcdf(tmp_path / "run.nc")  # which takes neither booleans nor tables
+        assert labels.memory_usage() < 1000

@@ -3,6 +3,9 @@
 import os
 import sys
 
+if __name__ == "__main__":  # before NumPy, whose threads would stay where they begin
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[2])])
+
 import numpy as np
 
 from tests.bench.serve import serve
@@ -61,6 +64,4 @@ def setup(case):
 
 
 if __name__ == "__main__":
-    name, cores = sys.argv[1], int(sys.argv[2])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    serve(lambda: setup(name))
+    serve(lambda: setup(sys.argv[1]))
