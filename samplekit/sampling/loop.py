@@ -36,8 +36,8 @@ ROUND_GROWTH = 100
 RESCUE_AT = (0.15, 0.4)
 # A stop rule is asked at these draws: from 100 on, growing, so that looking costs little.
 FIRST_LOOK, LOOK_GROWTH = 100, 1.25
-# Matrices up to this size BLAS computes on one thread by itself.
-FEW_ROWS = 32
+# Up to this many rows BLAS computes products with the draws of a window on one thread by itself.
+FEW_ROWS = 10
 
 
 class Loop:
@@ -123,11 +123,10 @@ class Loop:
         """Advance to the end, the stop rule or Ctrl-C (`asked`); the record is always whole."""
         self._asked = asked
         self.progress.update(float(self.settings.step_at(self.tick)))
-        learns = self.tick < self.settings.warmup and self.engine.plan.records
         # Metrics are learned by the threads of some chains while others go on.
-        with (
-            one_thread() if learns and self.engine.task.dim > FEW_ROWS else contextlib.nullcontext()
-        ):
+        learns = self.tick < self.settings.warmup and self.engine.plan.records
+        many = learns and self.engine.task.dim > FEW_ROWS
+        with one_thread() if many else contextlib.nullcontext():
             self._advance(pool)
         if not self.record.interrupted:
             self.record.settle()
