@@ -20,7 +20,7 @@ def measure(options: Options) -> Section:
     section = Section("Imports", NOTES)
     contenders = [Contender.worker(s, "imports", s) for s in STATEMENTS]
     measure_fresh(contenders, 1, options.log)  # files into the page cache, bytecode written
-    outcomes = measure_fresh(contenders, max(3, options.rounds), options.log)
+    outcomes = measure_fresh(contenders, options.rounds, options.log)
     section.outcomes["import"] = outcomes
     base = outcomes["import jax"]
     for statement in STATEMENTS[1:3]:
