@@ -11,11 +11,14 @@ cannot hang the others, as it could in a collective of JAX.
 """
 
 import atexit
+import ctypes
+import functools
 import io
 import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import struct
 import sys
@@ -45,6 +48,7 @@ _HEADER = struct.Struct("<16sQQI")  # crew, number of the message, bytes, checks
 
 
 _left_behind = threading.Event()  # whether another process is gone
+_last_words: list[str] = []  # what to say if JAX aborts this process in the middle of a run
 
 
 class Alone:
@@ -116,6 +120,9 @@ class Crew(Alone):
                 )
             time.sleep(0.02)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        if jax.process_count() > 1:
+            _last_words[:] = [self._go_on()]
+            _catch_aborts()
         return self
 
     def _joined(self, me: str) -> bool:
@@ -138,6 +145,7 @@ class Crew(Alone):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._ended.set()
+        _last_words.clear()
         if error is not None and isinstance(
             error, jax.errors.JaxRuntimeError
         ):  # a collective without one of us?
@@ -228,8 +236,11 @@ class Crew(Alone):
 
     def _give_up(self, why: str) -> NoReturn:
         _left_behind.set()
-        raise ProcessError(
-            f"{why} What was committed before is in {str(self.store)!r}: go on with sk.resume "
+        raise ProcessError(f"{why} {self._go_on()}")
+
+    def _go_on(self) -> str:
+        return (
+            f"What was committed before is in {str(self.store)!r}: go on with sk.resume "
             "(samplekit resume), with any number of processes."
         )
 
@@ -300,6 +311,29 @@ def connect() -> None:
             "jax.distributed.initialize(address, processes, index) yourself."
         ) from error
     atexit.register(_leave)  # called before what JAX has registered
+
+
+@functools.cache
+def _catch_aborts() -> Any:
+    """Let this process say how to go on where JAX aborts it, as it does once process 0 is gone.
+
+    A handler of Python's own would come too late, and JAX's callback cannot be a Python function
+    (std::bad_cast in jaxlib 0.12). Returned, hence cached, so that nobody collects the handler.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def aborted(number: int) -> None:
+        if not _last_words:  # not in a run: abort as ever
+            libc.signal(number, signal.SIG_DFL)
+            return
+        why = "This process was aborted, see above: most likely process 0 is gone."
+        os.write(2, f"samplekit: {why} {_last_words[0]}\n".encode())
+        os._exit(2)
+
+    libc.signal(signal.SIGABRT, ctypes.cast(aborted, ctypes.c_void_p))
+    return aborted
 
 
 def _leave() -> None:
