@@ -4,6 +4,7 @@
 
 import functools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -11,14 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from samplekit.core.cores import cores
+
 # Rotations of the rounds, and the constant that the third word of a key is made with:
 # Salmon, Moraes, Dror and Shaw 2011, doi:10.1145/2063384.2063405, table 2 and section 3.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 5  # of four rotations each: Threefry-2x32-20, as JAX has it
 _NAME = "threefry2x32"
-# Numbers that the host makes at once: what a core's cache holds.
-_HOST_BLOCK = 2**14
+# Numbers that a thread of the host makes at once: few enough for a core's cache, and enough that
+# threads, of which one at a time speaks Python, do not wait for each other.
+_HOST_BLOCK = 2**17
 # From so many numbers at a time on, to write them to memory costs more than to make them twice.
 MANY = 8192
 
@@ -138,12 +142,20 @@ def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndar
     zero, places = np.zeros(1, np.uint32), np.arange(size, dtype=np.uint32)
     found = np.empty((len(first), size))
     step = max(1, _HOST_BLOCK // max(1, size))
-    for at in range(0, len(first), step):
+
+    def fill(at: int) -> None:
         rows = slice(at, at + step)
         inner = np.stack(_threefry(words, first[rows], second[rows]))[:, :, None]
         high, low = _threefry(inner, zero, places)
         bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
         found[rows] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    blocks = range(0, len(first), step)
+    if len(blocks) == 1:
+        fill(0)
+    else:
+        with ThreadPoolExecutor(min(len(blocks), cores())) as pool:
+            list(pool.map(fill, blocks))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from samplekit.core.blas import one_thread
+from samplekit.core.cores import one_thread
 from samplekit.core.errors import SettingsError
 from samplekit.diagnostics.blocks import (
     Blocks,

@@ -343,17 +343,21 @@ class Engine:
         paths, _ = jax.tree_util.tree_flatten_with_path(self._unpacked(self.blank))
         return [leaf_name(path) for path, _ in paths]
 
-    def positions(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-        """Return where all chains are (chain, dim), their log densities and scores, if known."""
-        states = [jax.tree.map(np.array, c.state) for c in self.unpacked()]
-        state = jax.tree.map(lambda *a: np.stack(a), *states) if self.batch is None else states[0]
-        count = self.task.settings.chains
-
-        def flat(tree: Any) -> np.ndarray | None:
-            leaves = [np.reshape(a, (count, -1)) for a in jax.tree.leaves(tree)]
-            return np.concatenate(leaves, axis=1) if leaves else None
-
-        score = flat(getattr(state, "score", None))
+    def positions(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return where all chains are (chain, dim), and their log densities, if known."""
+        where: Any = self.rows_of("position")
+        density = self.rows_of("log_density")
         # Integers and booleans too: flat vectors have one type.
-        where: Any = flat(state.position)
-        return where.astype(self.task.dtype), getattr(state, "log_density", None), score
+        where = where.astype(self.task.dtype, copy=False)
+        return where, None if density is None else density[:, 0]
+
+    def rows_of(self, name: str) -> np.ndarray | None:
+        """Return a part of the states of all chains, flat, a row for each; None if there is none."""
+        states = [jax.tree.leaves(getattr(carry.state, name, None)) for carry in self.unpacked()]
+        columns = states[0]
+        if self.batch is None:
+            columns = [np.stack(leaves) for leaves in zip(*states, strict=True)]
+        count = self.task.settings.chains
+        # Copied, once: the program reuses the memory of a batch.
+        rows = [np.reshape(np.asarray(a), (count, -1)) for a in columns]
+        return np.concatenate(rows, axis=1) if rows else None

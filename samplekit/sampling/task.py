@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +24,6 @@ CHEAP = 2000
 ONE_BY_ONE = "chain by chain"  # the name of that layout in a checkpoint
 
 type Shapes = tuple[Any, tuple[jax.ShapeDtypeStruct, ...], jax.ShapeDtypeStruct]
-
-
-def cores() -> int:
-    """Return the number of cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)

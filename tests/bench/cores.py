@@ -8,11 +8,11 @@ from tests.bench.report import Bar, Options, Section, number, with_range
 NOTES = (
     "Compute-bound work in two processes, one of them pinned to one core; compiling excluded. "
     "NUTS: 4 chains, 1000 + 1000 steps, logistic regressions of 1,000 × 25 and 4,000 × 50. "
-    "MALA: 16,384 chains, 20 "
-    "steps of the 64-128-128-1 network. Fit: statistics of one's own, k = 20, d = 5, 10⁶ rows."
+    "MALA: 16,384 chains, 20 steps of the 64-128-128-1 network, on one device of JAX or on one for "
+    "each core. Fit: statistics of one's own, k = 20, d = 5, 10⁶ rows."
 )
 LEAST = 1.7
-CASES = ("NUTS", "NUTS, 4,000 × 50", "MALA", "fit")
+CASES = ("NUTS", "NUTS, 4,000 × 50", "MALA", "MALA, a device for each", "fit")
 
 
 def measure(options: Options) -> Section:

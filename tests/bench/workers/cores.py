@@ -47,11 +47,16 @@ def fit():
     return lambda seed: model.fit(rows)
 
 
-def setup(case):
+def setup(case, count):
+    if case.endswith("a device for each"):
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", count)
     work = {
         "NUTS": lambda: nuts(1000, 25),
         "NUTS, 4,000 × 50": lambda: nuts(4000, 50),
         "MALA": mala,
+        "MALA, a device for each": mala,
         "fit": fit,
     }[case]()
     work(0)
@@ -64,4 +69,4 @@ def setup(case):
 
 
 if __name__ == "__main__":
-    serve(lambda: setup(sys.argv[1]))
+    serve(lambda: setup(sys.argv[1], int(sys.argv[2])))

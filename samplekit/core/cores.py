@@ -1,12 +1,21 @@
-"""Linear algebra of NumPy on one thread, beside programs that keep all cores busy."""
+"""The cores of this machine: how many there are, and one thread for BLAS where all are busy."""
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Generator
 from typing import Any
 
 _held = threading.Lock()
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -23,7 +32,7 @@ def one_thread() -> Generator[None]:
     Examples
     --------
     >>> import numpy as np
-    >>> from samplekit.core.blas import one_thread
+    >>> from samplekit.core.cores import one_thread
     >>> with one_thread():
     ...     values = np.linalg.eigvalsh(np.eye(50))
     """

@@ -6,8 +6,8 @@ import numpy as np  # whose library is limited
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 import samplekit as sk
-from samplekit.core import blas
-from samplekit.core.blas import one_thread
+from samplekit.core import cores
+from samplekit.core.cores import one_thread
 from samplekit.sampling import loop
 
 
@@ -32,7 +32,7 @@ def test_the_limit_is_lifted():
             in_a_thread(one_thread().__enter__)  # one that never leaves
             assert threads() == inside
         assert threads() == before
-    known = [lib for lib in blas._libraries().lib_controllers if lib.user_api == "blas"]
+    known = [lib for lib in cores._libraries().lib_controllers if lib.user_api == "blas"]
     assert {inside[lib.filepath] for lib in known} == {1}
 
 
