@@ -126,6 +126,18 @@ def test_numbers_of_the_host_are_those_of_the_device(monkeypatch):
 
 
 @pytest.mark.parametrize("x64", [False, True])
+def test_uniform_numbers_of_the_host_are_jax_s_own(x64, monkeypatch):
+    with jax.enable_x64(x64):
+        for size, block in ((0, 8), (7, 8), (50, 8)):  # of blocks, the last of them short
+            monkeypatch.setattr(keys, "_HOST_BLOCK", block)
+            key = keys.from_seed(size + 2**31)
+            assert key == jax.random.key(size + 2**31)
+            found = keys.host_like_uniform(key, size)
+            assert found.dtype == (np.float64 if x64 else np.float32)
+            np.testing.assert_array_equal(found, jax.random.uniform(key, (size,)))
+
+
+@pytest.mark.parametrize("x64", [False, True])
 def test_seeds_are_those_of_jax(x64):
     seeds = (0, 1, -1, 2**31, 2**32 + 5, -(2**40), 2**63 - 1, np.int32(7), np.uint64(9))
     with jax.enable_x64(x64):

@@ -4,6 +4,7 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,9 +58,20 @@ def from_words(words: Any) -> Array:
     return jax.random.wrap_key_data(jax.device_put(words), impl=_NAME)
 
 
+def from_seed(seed: int) -> Array:
+    """Return `jax.random.key(seed)`, which would compile two programs, of Threefry."""
+    high = seed >> 32 if jax.config.jax_enable_x64 else 0
+    return from_words(np.asarray([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32))
+
+
+def is_threefry(key: Array) -> bool:
+    """Tell whether this is a typed key of Threefry."""
+    return key.dtype == _dtype(_NAME)
+
+
 def as_threefry(key: Array) -> Array:
     """Return a key of Threefry: this one, or one made of the numbers of another kind."""
-    if key.dtype == _dtype(_NAME):
+    if is_threefry(key):
         return key
     return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_NAME)
 
@@ -150,13 +162,45 @@ def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndar
         bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
         found[rows] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    blocks = range(0, len(first), step)
-    if len(blocks) == 1:
-        fill(0)
-    else:
-        with ThreadPoolExecutor(min(len(blocks), cores())) as pool:
-            list(pool.map(fill, blocks))
+    _in_threads(fill, range(0, len(first), step))
     return found
+
+
+def host_like_uniform(key: Array, size: int) -> np.ndarray:
+    """Return `jax.random.uniform(key, (size,))`, by NumPy: nothing is compiled.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from samplekit.core.keys import host_like_uniform
+    >>> key = jax.random.key(7)
+    >>> bool((host_like_uniform(key, 5) == jax.random.uniform(key, (5,))).all())
+    True
+    """
+    found = np.empty(size, jnp.result_type(float))
+    # A number in [1, 2) has these bits above those that are drawn.
+    kind, drop, one = (np.uint32, 9, 0x3F800000)
+    if found.itemsize == 8:
+        kind, drop, one = (np.uint64, 12, 0x3FF0000000000000)
+    words = np.asarray(jax.random.key_data(key))[:, None]
+
+    def fill(at: int) -> None:
+        places = np.arange(at, min(at + _HOST_BLOCK, size), dtype=np.uint32)
+        high, low = _threefry(words, np.zeros(1, np.uint32), places)
+        bits = high ^ low if kind is np.uint32 else high.astype(kind) << kind(32) | low
+        found[at : at + _HOST_BLOCK] = (bits >> kind(drop) | kind(one)).view(found.dtype) - 1
+
+    _in_threads(fill, range(0, size, _HOST_BLOCK))
+    return found
+
+
+def _in_threads(fill: Callable[[int], None], blocks: Sequence[int]) -> None:
+    if len(blocks) < 2:
+        for block in blocks:
+            fill(block)
+        return
+    with ThreadPoolExecutor(min(len(blocks), cores())) as pool:
+        list(pool.map(fill, blocks))
 
 
 def _counted(key: Array, shape: tuple[int, ...], first: Any = 0) -> tuple[Array, Array]:

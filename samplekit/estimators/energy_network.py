@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit import losses
+from samplekit.core.keys import from_seed
 from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.contrast import ChainContrast, fitted_kernel
 from samplekit.estimators.matching import METHODS, Matching, Standardized, matching_score
@@ -151,7 +152,7 @@ class EnergyNetwork(DensityMixin, NetworkEstimator):
     def _fresh(self, dim: int, seed: int) -> Any:
         if self.network is not None:
             return self.network
-        return EnergyMLP(jax.random.key(seed), dim, confinement=1.0)
+        return EnergyMLP(from_seed(seed), dim, confinement=1.0)
 
     def _objective(self, dim: int, rows: int) -> Any:
         real = jnp.result_type(float)

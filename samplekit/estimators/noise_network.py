@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit.core.errors import EstimatorError
+from samplekit.core.keys import from_seed
 from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import as_function, pytree, static
 from samplekit.estimators.atomic import all_or_nothing
@@ -165,7 +166,7 @@ class NoiseConditionalScoreNetwork(NetworkEstimator):
     def _fresh(self, dim: int, seed: int) -> Any:
         network = self.network
         if network is None:
-            network = NoiseConditionalMLP(jax.random.key(seed), dim)
+            network = NoiseConditionalMLP(from_seed(seed), dim)
         check_network(network, dim, (dim,), level=True)
         return InnerProductEnergy(network) if self.conservative else network
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from samplekit import losses
 from samplekit.core.errors import EstimatorError
+from samplekit.core.keys import from_seed
 from samplekit.estimators.atomic import all_or_nothing
 from samplekit.estimators.matching import METHODS, Matching, Standardized, matching_score
 from samplekit.estimators.network import NetworkEstimator, check_network
@@ -124,7 +125,7 @@ class ScoreNetwork(NetworkEstimator):
     def _fresh(self, dim: int, seed: int) -> Any:
         if self.network is not None:
             return self.network
-        key = jax.random.key(seed)
+        key = from_seed(seed)
         return EnergyMLP(key, dim, confinement=1.0) if self.conservative else MLP(key, dim)
 
     def fit(self, X: Any, y: Any = None, *, devices: Any = None) -> Self:

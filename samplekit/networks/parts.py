@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from samplekit.core.errors import SettingsError, TargetError
+from samplekit.core.keys import host_like_uniform, is_threefry
 
 type Activation = Callable[[Array], Array]
 type Shape = tuple[int, ...]
@@ -82,9 +83,11 @@ def drawn[M](key: Array, make: Callable[[Array], M]) -> M:
     abstract = eqx.filter_eval_shape(make, key)  # the shapes alone, nothing is computed
     layers, treedef = jax.tree.flatten(abstract, is_leaf=lambda m: isinstance(m, _LAYERS))
     total = sum(leaf.size for leaf in jax.tree.leaves(layers))
-    numbers = jax.random.uniform(key, (total,), minval=-1.0, maxval=1.0)
-    if not isinstance(numbers, Tracer):
-        numbers = np.asarray(numbers)  # which is cut into pieces without compiling anything
+    # Of NumPy, if they can be: they are drawn and cut into pieces without compiling anything.
+    if isinstance(key, Tracer) or not is_threefry(key):
+        numbers: Any = jax.random.uniform(key, (total,), minval=-1.0, maxval=1.0)
+    else:
+        numbers = 2 * host_like_uniform(key, total) - 1
     start = 0
 
     def fill(leaf: jax.ShapeDtypeStruct, bound: float) -> Array:

@@ -352,7 +352,7 @@ class Engine:
         return where, None if density is None else density[:, 0]
 
     def rows_of(self, name: str) -> np.ndarray | None:
-        """Return a part of the states of all chains, flat, a row for each; None if there is none."""
+        """Return a part of the states of all chains, a flat row for each; None if there is none."""
         states = [jax.tree.leaves(getattr(carry.state, name, None)) for carry in self.unpacked()]
         columns = states[0]
         if self.batch is None:

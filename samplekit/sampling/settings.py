@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import KernelError, SettingsError
-from samplekit.core.keys import as_threefry, from_words
+from samplekit.core.keys import as_threefry, from_seed, from_words
 from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import Base
 from samplekit.sampling.stop import Converged
@@ -82,10 +82,7 @@ def make_key(seed: Any) -> jax.Array:
     """Return the key of an integer seed or of a key; all noise is Threefry's."""
     whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
     if whole and -(2**63) <= seed < 2**63:
-        # The words of jax.random.key(seed), which would compile two programs for them.
-        number = int(seed)
-        high = number >> 32 if jax.config.jax_enable_x64 else 0
-        return from_words(np.asarray([high & 0xFFFFFFFF, number & 0xFFFFFFFF], np.uint32))
+        return from_seed(int(seed))
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.shape != ():
             raise SettingsError(f"seed= is {seed.size} keys. Give one: the chains split it.")

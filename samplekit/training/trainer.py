@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.core.errors import SettingsError, TrainingError
+from samplekit.core.keys import from_seed
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
 from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
@@ -228,7 +229,7 @@ def _fixed(
         objective=objective,
         data=shuffled(data[0], batch, seed),
         held_out=jax.tree.map(jnp.asarray, data[1]),
-        key=jax.random.key(seed),
+        key=from_seed(seed),
         steps=np.asarray(plan.epochs * (rows // batch), np.float32),
         rate=np.asarray(plan.rate, np.float32),
         decay=np.asarray(plan.average, np.float32),

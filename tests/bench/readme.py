@@ -127,8 +127,8 @@ ROWS = (
         {"bare scan": ("floor",), "torch, fused Adam": ("torch",)}, "ms", "ms"),
     Row("first batch of a training, after the imports", "learned", ("first batch",), "samplekit",
         {"": ()}, "first_s"),
-    Row("two cores for one: NUTS, regressions of 1,000 × 25 and 4,000 × 50; MALA, on one device and on "
-        "two; a fit", "cores",
+    Row("two cores for one: NUTS, regressions of 1,000 × 25 and 4,000 × 50; MALA, on one device "
+        "and on two; a fit", "cores",
         ("NUTS", "NUTS, 4,000 × 50", "MALA", "MALA, a device for each", "fit"),
         "2", {"one core": ("1",)}),
 )  # fmt: skip
