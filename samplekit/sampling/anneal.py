@@ -223,15 +223,13 @@ class _Journey:
 
     def _begin(self, threshold: float, first: int) -> tuple[Cloud, Route]:
         """Draw the start, while the program of the levels is compiled by going through none."""
-        shapes = jax.eval_shape(functools.partial(begin, self.plan), self.path, self.key)[0]
-        nowhere = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
-        none = np.asarray([first, first], np.int32)
-        words = (self.plan, self._route(self.key, threshold), self._cloud(nowhere), none)
-        descend.lower(*words)  # Python's work; the compiler's leaves Python to others
         with make_pool(1) as pool:
-            levels = pool.submit(descend, *words)
-            x, step_key = begin(self.plan, self.path, self.key)
-            levels.result()
+            start = pool.submit(begin, self.plan, self.path, self.key)
+            shapes = jax.eval_shape(functools.partial(begin, self.plan), self.path, self.key)[0]
+            nowhere = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
+            none = np.asarray([first, first], np.int32)
+            descend(self.plan, self._route(self.key, threshold), self._cloud(nowhere), none)
+            x, step_key = start.result()
         return self._cloud(x), self._route(step_key, threshold)
 
     def _cloud(self, x: Any) -> Cloud:

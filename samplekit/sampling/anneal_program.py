@@ -108,8 +108,6 @@ def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Array) -> tuple[Clou
     return jax.lax.fori_loop(first, end, body, (cloud, rows))
 
 
-# Jitted, so that learning the shapes of a level and compiling it trace it once; a step likewise.
-@functools.partial(jax.jit, static_argnums=0, inline=True)
 def _level(plan: Plan, route: Route, cloud: Cloud, i: Array) -> tuple[Cloud, Any]:
     """Weigh and resample on a tempered path, then move by `steps` steps of the kernel."""
     level = route.levels[i]
@@ -169,7 +167,6 @@ def walk(
             return start[1].noise(one, first, (plan.particles,))
         return jax.vmap(jax.random.fold_in, (None, 0))(one, jnp.arange(plan.particles))
 
-    @functools.partial(jax.jit, inline=True)
     def step(state: Any, kernel: Any, j: Array, drawn: Any) -> tuple[Any, Any, Stats]:
         learning = 2 * j < steps
         if plan.tunes:
