@@ -36,9 +36,11 @@ from samplekit.sampling.task import Task
 
 type Block = dict[str, np.ndarray]
 
-# One call returns at most this many draws and bytes.
+# One call returns at most this many draws; the calls that run at the same time, so many bytes: a
+# batch is one call, of chains that run one by one about four are under way. 16,384 chains in 64
+# dimensions with every draw kept take 0.65 times as long as with 8 MiB; more memory brings no more.
 MOST_DRAWS = 1000
-CALL_BYTES = 8 * 2**20
+CALL_BYTES, AT_ONCE = 32 * 2**20, 4
 # Numbers of a leaf that is not joined to others: the program would write all when one changes.
 LONG_LEAF = 1000
 # Starts are tried this often before a chain gives up, and are uniform on ±2 in unconstrained space,
@@ -90,7 +92,7 @@ class Engine:
             n: jax.ShapeDtypeStruct(s.shape[len(lead) :], s.dtype) for n, s in kept.items()
         }
         one = draw_bytes(self.shown, self.state_shape, self.stats)
-        at_once = max(1, one * (self.batch or 1))
+        at_once = max(1, one * (self.batch or AT_ONCE))
         self.plan = Plan(
             chains=self.batch,
             capacity=max(1, min(MOST_DRAWS, CALL_BYTES // at_once)),
