@@ -27,6 +27,7 @@ from samplekit.sampling.program import (
     Plan,
     Program,
     advance,
+    advance_alone,
     draw_bytes,
     state_shape,
     stats_shape,
@@ -120,6 +121,7 @@ class Engine:
         shown = {n: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype) for n, s in self.shown.items()}
         self._values = Packing.of(shown, joined=joined), sorted(shown)
         self._stats = Packing.of(kept, joined=joined), sorted(kept)
+        self._advance = advance_alone() if self.batch is None else advance
         self._view = self._program.view.pack(view)
         if self._spread is not None:
             self._view = self._spread.put(self._view, split=False)
@@ -170,7 +172,7 @@ class Engine:
 
     def lower(self) -> None:
         """Trace the program, so that a call has only to compile it."""
-        advance.lower(*self._arguments(self.parts[0], self._idle))
+        self._advance.lower(*self._arguments(self.parts[0], self._idle))
 
     def _start(
         self, part: int, starts: np.ndarray, tries: np.ndarray, numbers: np.ndarray
@@ -219,7 +221,7 @@ class Engine:
         return self._program, self._view, carry, packed
 
     def _call(self, part: int, job: Job) -> tuple[list[Any], list[Any], list[Any]]:
-        out = advance(*self._arguments(part, job))
+        out = self._advance(*self._arguments(part, job))
         _compiled[self._hash] = self._program
         return out if self._spread is None else self._spread.fetch(out)
 

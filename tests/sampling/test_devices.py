@@ -14,15 +14,20 @@ TARGET = sk.targets.gaussian(2, covariance=np.array([[1.0, 0.6], [0.6, 1.0]], np
 @pytest.fixture
 def places(monkeypatch):
     """Record on which devices the sampler's program leaves its states."""
-    seen, advance = [], engine.advance
+    seen = []
 
-    def watched(*args):
-        out = advance(*args)
-        seen.append(frozenset(out[0][-1].devices()))  # the last leaf: `started`
-        return out
+    def watched(advance):
+        def call(*args):
+            out = advance(*args)
+            seen.append(frozenset(out[0][-1].devices()))  # the last leaf: `started`
+            return out
 
-    watched.lower = advance.lower  # pyright: ignore
-    monkeypatch.setattr(engine, "advance", watched)
+        call.lower = advance.lower  # pyright: ignore
+        return call
+
+    alone = watched(engine.advance_alone())
+    monkeypatch.setattr(engine, "advance", watched(engine.advance))
+    monkeypatch.setattr(engine, "advance_alone", lambda: alone)
     return seen
 
 
