@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 import types
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from samplekit.sampling import progress, progress_text
+from samplekit.sampling import loop, progress, progress_text
 from samplekit.sampling.progress import Progress
 
 
@@ -284,3 +285,21 @@ def test_the_bar_is_full_only_at_the_end():
     assert progress_text.percent(numbers(total=0, warmup=0)) == "0%"
     assert progress_text.frame(numbers(), console(80)).plain.startswith("starting   ━")
     assert [progress_text._clock(s) for s in (0.0, 59.6, 3725.0)] == ["0:00", "1:00", "1:02:05"]
+
+
+def test_rounds_are_longer_where_nobody_looks_on():
+    """A bar, a store or another process wants to hear of a run sooner."""
+
+    def ticks(*, shown=False, store=None, processes=1):
+        run: Any = types.SimpleNamespace(
+            progress=types.SimpleNamespace(enabled=shown),
+            record=types.SimpleNamespace(store=store),
+            crew=types.SimpleNamespace(count=processes),
+            _quantum=1e9,
+        )
+        loop.Loop._adapt_round(run, 100, 1.0)  # a hundred ticks took a second
+        return run._quantum
+
+    assert ticks() == pytest.approx(100 * loop.ROUND_SECONDS * loop.UNSEEN)
+    for seen in ({"shown": True}, {"store": object()}, {"processes": 2}):
+        assert ticks(**seen) == pytest.approx(100 * loop.ROUND_SECONDS)
