@@ -20,7 +20,7 @@ from samplekit.core.cores import cores
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 5  # of four rotations each: Threefry-2x32-20, as JAX has it
-_NAME = "threefry2x32"
+NAME = "threefry2x32"
 # Numbers that a thread of the host makes at once: few enough for a core's cache, and enough that
 # threads, of which one at a time speaks Python, do not wait for each other.
 _HOST_BLOCK = 2**17
@@ -55,25 +55,31 @@ def quick(key: Array) -> Array:
 
 def from_words(words: Any) -> Array:
     """Return the key of Threefry with these two words; nothing is compiled."""
-    return jax.random.wrap_key_data(jax.device_put(words), impl=_NAME)
+    traced = isinstance(words, Array)
+    return jax.random.wrap_key_data(words if traced else jax.device_put(words), impl=NAME)
 
 
 def from_seed(seed: int) -> Array:
     """Return `jax.random.key(seed)`, which would compile two programs, of Threefry."""
+    return from_words(seed_words(seed))
+
+
+def seed_words(seed: int) -> np.ndarray:
+    """Return the words of that key; nothing goes to a device."""
     high = seed >> 32 if jax.config.jax_enable_x64 else 0
-    return from_words(np.asarray([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32))
+    return np.asarray([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
 
 
 def is_threefry(key: Array) -> bool:
     """Tell whether this is a typed key of Threefry."""
-    return key.dtype == _dtype(_NAME)
+    return key.dtype == _dtype(NAME)
 
 
 def as_threefry(key: Array) -> Array:
     """Return a key of Threefry: this one, or one made of the numbers of another kind."""
     if is_threefry(key):
         return key
-    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_NAME)
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=NAME)
 
 
 def _wrapped(words: Array) -> Array:
@@ -215,7 +221,7 @@ def _counted(key: Array, shape: tuple[int, ...], first: Any = 0) -> tuple[Array,
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     if math.prod(shape) >= 2**32:  # whose numbers need two words
         dtype = _words(width)
-        return jax.random.bits(jax.random.wrap_key_data(key, impl=_NAME), shape, dtype)
+        return jax.random.bits(jax.random.wrap_key_data(key, impl=NAME), shape, dtype)
     return _joined(_counted(key, shape), width)
 
 
@@ -249,7 +255,7 @@ def _fold_in(key: Array, data: Any) -> Array:
 
 
 def _seed(seed: Array) -> Array:
-    return jax.random.key_data(jax.random.key(seed, impl=_NAME))
+    return jax.random.key_data(jax.random.key(seed, impl=NAME))
 
 
 # Keys made of the key of a row are keys of the same row.

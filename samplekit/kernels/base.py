@@ -203,9 +203,10 @@ class NoiseKernel(Base):
     def noise(self, key: Array, x: Position, shape: tuple[int, ...] = ()) -> Noise:
         """Return rows of noise with leading axes `shape`, and noise that all rows share.
 
-        A chain that runs by itself asks for one row, of shape (), with a key that stands for it
-        (`samplekit.core.keys.row_of`): what is drawn by calls of JAX's `bits`, `uniform`, `normal`
-        and the like, each with `shape` in front, is then what the chain has among all.
+        A chain that runs by itself asks for one row, of shape (), and a block of chains for some,
+        with a key that stands for them (`samplekit.core.keys.row_of`): what is drawn by calls of
+        JAX's `bits`, `uniform`, `normal` and the like, each with `shape` in front, is then what
+        they have among all.
         """
         raise NotImplementedError
 
@@ -245,10 +246,10 @@ def noise_rows(
 
 def shared_uniforms(key: Array, x: Position, rows: Array) -> Array:
     """Return the uniforms of the first row of `noise_rows`, for what all rows share."""
-    if rows.ndim > 1:
-        return rows.reshape(-1, rows.shape[-1])[0]
     first = first_row(key)
-    return rows if first is key else noise_rows(first, x, (), uniforms=rows.shape[-1])[1]
+    if first is not key:  # of a chain by itself, or of a block of them
+        return noise_rows(first, x, (), uniforms=rows.shape[-1])[1]
+    return rows.reshape(-1, rows.shape[-1])[0]
 
 
 def log_uniform(key: Array, x: Position, shape: tuple[int, ...]) -> Array:

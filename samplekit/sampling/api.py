@@ -21,8 +21,8 @@ from samplekit.sampling.record import Record
 from samplekit.sampling.settings import (
     check_fit,
     default_kernel,
-    make_key,
     make_settings,
+    make_words,
 )
 from samplekit.sampling.starts import ensure_space, flat_starts
 from samplekit.sampling.stop import Converged
@@ -98,7 +98,7 @@ def sample(
     check_fit(target, kernel)
     devices = read_devices(devices)
     crew = find_crew(store, devices)
-    key = make_key(seed)
+    words = make_words(seed)
     if cache:
         use_cache()
     space = ensure_space(target, init)
@@ -109,7 +109,7 @@ def sample(
     dim = space.size
     prepared = kernel.prepare(dim, dtype) if hasattr(kernel, "prepare") else kernel
     view = View(target, bool(getattr(kernel, "flat", False)))
-    task = Task(view, prepared, kernel, settings, key, stats, dim, np.dtype(dtype), devices)
+    task = Task(view, prepared, kernel, settings, words, stats, dim, np.dtype(dtype), devices)
     engine = Engine(task)
     record = Record(settings, label(target, engine.shown), engine.stats, crew)
     record.start_at(starts, engine)

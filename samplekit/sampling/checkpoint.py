@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import ResumeError, SettingsError
-from samplekit.core.keys import as_threefry
 from samplekit.core.protocols import DensityTarget
 from samplekit.kernels.metric import initial_metric
-from samplekit.sampling.engine import Engine, leaf_name
+from samplekit.sampling.carries import leaf_name
+from samplekit.sampling.engine import Engine
 from samplekit.sampling.labels import label
 from samplekit.sampling.processes import Alone
 from samplekit.sampling.record import Record
 from samplekit.sampling.run import SCHEMA, blocks_of, open_tree, sampler_state
-from samplekit.sampling.settings import check_fit, describe_kernel, make_settings
+from samplekit.sampling.settings import check_fit, describe_kernel, make_settings, make_words
 from samplekit.sampling.starts import ensure_space
 from samplekit.sampling.stop import Converged
 from samplekit.sampling.store import Store
@@ -82,8 +82,9 @@ def reopen(
     _check_dtype(dtype)
     view = View(target, bool(getattr(original, "flat", False)))
     stats = tuple(attrs["stats"])
-    key = as_threefry(jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"]))
-    what = (view, prepared, original, settings, key, stats, space.size, dtype, devices)
+    key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=attrs["key_impl"])
+    words = make_words(key)
+    what = (view, prepared, original, settings, words, stats, space.size, dtype, devices)
     task = Task(*what, layout=attrs["layout"])
     engine = Engine(task)
     _restore(engine, arrays, attrs, compare=kernel is not None)
@@ -323,8 +324,7 @@ def _short(values: np.ndarray) -> str:
 def _check_target(engine: Engine) -> None:
     """Refuse another target: compare its values at the stored states."""
     view, dtype = engine.task.view, str(np.dtype(engine.task.dtype))
-    states = jax.tree.map(lambda *a: np.stack(a), *[c.state for c in engine.unpacked()])
-    state = states if engine.batch is None else jax.tree.map(lambda a: a[0], states)
+    state = engine.joined().state
     target: Any = view.for_kernel
     if isinstance(target, DensityTarget) and hasattr(state, "log_density"):
         what, known = "log_density", state.log_density

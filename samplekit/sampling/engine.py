@@ -3,11 +3,11 @@
 On a CPU with few chains, one program of one chain is called from a pool of threads: no chain waits
 for another, one compilation serves any number of chains, and the draws of a chain do not depend on
 how many others there are, to the bit. Elsewhere, and for many chains, all chains are one batch
-sharded over the devices; a few cheap chains in lockstep are one batch too, on one device (`Task`).
+sharded over the devices, or, on a CPU where they learn nothing from each other, blocks of it that
+run like single chains; a few cheap chains in lockstep are one batch too, on one device (`Task`).
 """
 
 import dataclasses
-import functools
 import time
 import weakref
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ import numpy as np
 from samplekit.adaptation import finish_window, start_tuning, windows
 from samplekit.core.keys import host_uniform
 from samplekit.core.stats import choose
+from samplekit.sampling.carries import divided, joined, leaf_name, own_copy
 from samplekit.sampling.devices import deal, row_mesh
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.program import (
@@ -29,8 +30,6 @@ from samplekit.sampling.program import (
     advance,
     advance_alone,
     draw_bytes,
-    state_shape,
-    stats_shape,
 )
 from samplekit.sampling.spread import Spread, spans_processes
 from samplekit.sampling.task import Task
@@ -38,7 +37,7 @@ from samplekit.sampling.task import Task
 type Block = dict[str, np.ndarray]
 
 # One call returns at most this many draws; the calls that run at the same time, so many bytes: a
-# batch is one call, of chains that run one by one about four are under way. 16,384 chains in 64
+# batch is one call, of chains or blocks one by one about four are under way. 16,384 chains in 64
 # dimensions with every draw kept take 0.65 times as long as with 8 MiB; more memory brings no more.
 MOST_DRAWS = 1000
 CALL_BYTES, AT_ONCE = 32 * 2**20, 4
@@ -51,29 +50,8 @@ MOST_STARTS, START_RADIUS = 100, 2.0
 WATCHED = ("acceptance_rate", "step_size")
 # Programs that have run, by their hash; JAX's own cache keeps them alive, and forgets them.
 _compiled: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-
-
-@functools.lru_cache(maxsize=64)
-def _shapes(
-    treedef: Any, leaves: tuple[Any, ...], start: Any, chains: int | None
-) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the shapes of a state, of what a draw shows, and of the statistics of a step."""
-    view, kernel = jax.tree.unflatten(treedef, leaves)
-    one = state_shape(view, kernel, start)
-    lead = () if chains is None else (chains,)
-    state = jax.tree.map(lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), one)
-    shown = jax.eval_shape(view.shown, one.position)
-    return one, shown, stats_shape(chains, view, kernel, state)
-
-
-def _own_copy(leaf: Any) -> np.ndarray:
-    """Return a copy of the type that JAX will give it: a Python float becomes float32."""
-    return np.array(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
-
-
-def leaf_name(path: Sequence[Any]) -> str:
-    """Return a readable name for a leaf of a pytree."""
-    return ".".join(str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k)))) for k in path)
+# Those of them whose starts take next to no time.
+_quick: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 class Engine:
@@ -82,18 +60,20 @@ class Engine:
     def __init__(self, task: Task) -> None:
         self.task = task
         chains = task.settings.chains
-        self.batch = None if task.chain_by_chain else chains
-        self.parts = range(chains) if self.batch is None else range(1)
+        # Chains in a part; None: one, and no axis of chains.
+        self.batch = None if task.chain_by_chain else task.block or chains
+        self.parts = range(chains // (self.batch or 1))
         self.ends = windows(task.settings.warmup, task.original)
         lead = () if self.batch is None else (self.batch,)
-        self.state_shape, self.shown, steps = _shapes(*task.shapes, self.batch)
+        self.state_shape, self.shown, steps = task.step_shapes(self.batch)
         offered = [name for name in steps if not name.startswith("_")]
         kept = {name: steps[name] for name in choose(task.stats, offered)}
         self.stats = {
             n: jax.ShapeDtypeStruct(s.shape[len(lead) :], s.dtype) for n, s in kept.items()
         }
         one = draw_bytes(self.shown, self.state_shape, self.stats)
-        at_once = max(1, one * (self.batch or AT_ONCE))
+        several = AT_ONCE if task.chain_by_chain or task.block else 1
+        at_once = max(1, one * (self.batch or 1) * several)
         self.plan = Plan(
             chains=self.batch,
             capacity=max(1, min(MOST_DRAWS, CALL_BYTES // at_once)),
@@ -102,8 +82,9 @@ class Engine:
             records=task.learns_metric,
             tunes=task.tunes,
             joined=self.batch is None or task.together,
+            block=task.block is not None,
         )
-        everywhere = not self.plan.joined and spans_processes(task.devices)
+        everywhere = not self._apart and spans_processes(task.devices)
         self._spread = Spread(task.devices or jax.devices(), chains) if everywhere else None
         # NumPy arrays, copied to the device by each first call: all chains may share them.
         blank, self._idle, joined = self._blank(), self._resting(), self.plan.joined
@@ -128,6 +109,22 @@ class Engine:
         self.blank = self._program.carry.pack(blank)
         self.carries: list[list[Any]] = [self.blank for _ in self.parts]  # packed
         self.warmed = [0.0 for _ in self.parts]  # when each ended its warm-up
+        self.opening: np.ndarray | None = None  # starts that the first steps are to begin at
+
+    @property
+    def _apart(self) -> bool:
+        """Whether a part runs on one device."""
+        return self.plan.joined or self.plan.block
+
+    def chains_of(self, part: int) -> Any:
+        """Return where the chains of a part are among all: an index, or a slice of a batch."""
+        if self.batch is None:
+            return part
+        return slice(part * self.batch, (part + 1) * self.batch)
+
+    def first_of(self, part: int) -> int:
+        """Return the first chain of a part."""
+        return part * (self.batch or 1)
 
     def _blank(self) -> Carry:
         """Return the carry before the first call: shapes, and the kernel as prepared."""
@@ -137,7 +134,7 @@ class Engine:
             self.task.kernel, self.state_shape, self.batch, metric=self.plan.records
         )
         # The program reuses the memory of its carry: never hand it the user's own arrays.
-        kernel = jax.tree.map(_own_copy, self.task.kernel)
+        kernel = jax.tree.map(own_copy, self.task.kernel)
         return Carry(state, kernel, tuning, np.zeros(lead, bool))
 
     def begin(
@@ -156,8 +153,8 @@ class Engine:
             if not left:
                 break
             wanted = tries.copy()
-            if self.batch is not None and fine:
-                wanted[fine[0]] = -1  # these have begun
+            for part in fine if self.batch is not None else ():
+                wanted[self.chains_of(part)][fine[part]] = -1  # these have begun
             numbers = np.maximum(tries, 0) * MOST_STARTS + attempt
             at = self._random_starts(numbers) if starts is None else starts
             begun = {part: self._start(part, at, wanted, numbers) for part in left}
@@ -170,6 +167,24 @@ class Engine:
                 self.carries[part] = before[part]
         return [fine[part] for part in parts]
 
+    def begin_with_steps(self, starts: np.ndarray | None) -> None:
+        """Let the first call of each part start its chains and go on from there.
+
+        What it returns counts only if all of them began (`began`): else `forget` it, and `begin`.
+        """
+        zeros = np.zeros(self.task.settings.chains, int)
+        at = self._random_starts(zeros) if starts is None else starts
+        self.opening = at.astype(self.task.dtype)
+
+    def began(self) -> bool:
+        """Tell whether all chains began with their first steps; from now on they only go on."""
+        self.opening = None
+        return self.started
+
+    def forget(self) -> None:
+        """Put all chains back to where nothing was done."""
+        self.carries = [self.blank for _ in self.parts]
+
     def lower(self) -> None:
         """Trace the program, so that a call has only to compile it."""
         self._advance.lower(*self._arguments(self.parts[0], self._idle))
@@ -177,27 +192,30 @@ class Engine:
     def _start(
         self, part: int, starts: np.ndarray, tries: np.ndarray, numbers: np.ndarray
     ) -> list[Any]:
-        mine = np.arange(self.task.settings.chains) if self.batch else np.asarray(part)
+        mine = self.chains_of(part)
         if self.batch is None and tries[part] > 0:
             self.carries[part] = self.blank
         job = dataclasses.replace(
             self._job(part, tick=0, draws=0),
-            begin=tries[mine] >= 0,
+            begin=np.asarray(tries[mine] >= 0),
             start=starts[mine].astype(self.task.dtype),
-            attempt=numbers[mine].astype(np.int32),
+            attempt=np.asarray(numbers[mine], np.int32),
         )
         return self._call(part, job)[0]
 
     def _random_starts(self, numbers: np.ndarray) -> np.ndarray:
         """Return a start for each chain, of its own number and that of its attempt."""
-        words = np.asarray(jax.random.key_data(self.task.key))
         # Numbered from above: the numbers from below are those of steps.
         chains = 2**32 - 1 - np.arange(len(numbers))
-        return START_RADIUS * (2 * host_uniform(words, chains, numbers, self.task.dim) - 1)
+        return START_RADIUS * (
+            2 * host_uniform(self.task.words, chains, numbers, self.task.dim) - 1
+        )
 
     @property
     def started(self) -> bool:
         """Whether every chain has its start."""
+        if all(carry is self.blank for carry in self.carries):
+            return False
         return all(bool(np.all(c.started)) for c in self.unpacked())
 
     def _unpacked(self, packed: list[Any]) -> Carry:
@@ -214,6 +232,15 @@ class Engine:
         """Whether this process has run the same program before."""
         return _compiled.get(self._hash) == self._program
 
+    @property
+    def quick(self) -> bool:
+        """Whether an earlier run of the same program saw that starts take next to no time."""
+        return self._program in _quick
+
+    def mark_quick(self) -> None:
+        """Take down that they do."""
+        _quick.add(self._program)
+
     def _arguments(self, part: int, job: Job) -> tuple[Any, ...]:
         carry, packed = self._placed(part), self._program.job.pack(job)
         if self._spread is not None:
@@ -229,8 +256,8 @@ class Engine:
         """Return a job that does nothing: most of a job never changes."""
         lead = () if self.batch is None else (self.batch,)
         return Job(
-            key=self.task.key,
-            chain=np.arange(self.batch or 1, dtype=np.int32).reshape(lead),
+            key=self.task.words,
+            chain=np.arange(self.batch or 1, dtype=np.int32).reshape(lead),  # of the first part
             begin=np.zeros(lead, bool),
             start=np.zeros((*lead, self.task.dim), self.task.dtype),
             attempt=np.zeros(lead, np.int32),
@@ -245,13 +272,18 @@ class Engine:
         keep = settings.keep_warmup or not warm
         thin = 1 if warm else settings.thin
         clock = (settings.step_at(tick), draws, thin, tuning, recording, keep)
-        job = dataclasses.replace(self._idle, clock=np.asarray(clock, np.uint32))
-        return job if self.batch else dataclasses.replace(job, chain=np.int32(part))
+        new: dict[str, Any] = {"clock": np.asarray(clock, np.uint32)}
+        if part:
+            new["chain"] = self._idle.chain + np.int32(self.first_of(part))
+        if self.opening is not None and tick == 0:
+            start = self.opening[self.chains_of(part)]
+            new |= {"start": start, "begin": np.ones_like(self._idle.begin)}
+        return dataclasses.replace(self._idle, **new)
 
     def _placed(self, part: int) -> list[Any]:
         """Return the carry on its device, or sharded over the devices of a batch."""
         leaves, devices = self.carries[part], self.task.devices
-        if self.plan.joined:
+        if self._apart:
             if devices is None:
                 return leaves
             here = [d for d in devices if d.process_index == jax.process_index()]
@@ -328,19 +360,18 @@ class Engine:
         self.carries[part] = packed
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the leaves of all carries, chains stacked in front where they run one by one."""
-        flat = [[np.array(leaf) for leaf in jax.tree.leaves(carry)] for carry in self.unpacked()]
-        if self.batch is not None:
-            return flat[0]
-        return [np.stack(column) for column in zip(*flat, strict=True)]
+        """Return the leaves of all carries, chains in front."""
+        return [np.array(leaf) for leaf in jax.tree.leaves(self.joined())]
 
     def restore(self, arrays: Sequence[np.ndarray]) -> None:
         """Put leaves back that `arrays` gave."""
-        if self.batch is not None:
-            self.carries = [self._program.carry.pack(list(arrays))]
-            return
         packing = self._program.carry
-        self.carries = [packing.pack([a[part] for a in arrays]) for part in self.parts]
+        found = divided(jax.tree.unflatten(packing.treedef, arrays), len(self.parts), self.batch)
+        self.carries = [packing.pack(carry) for carry in found]
+
+    def joined(self) -> Carry:
+        """Return the carries of all parts as one."""
+        return joined(self.unpacked(), self.batch)
 
     def leaf_names(self) -> list[str]:
         """Return a readable name for each leaf of a carry."""
@@ -357,10 +388,7 @@ class Engine:
 
     def rows_of(self, name: str) -> np.ndarray | None:
         """Return a part of the states of all chains, a flat row for each; None if there is none."""
-        states = [jax.tree.leaves(getattr(carry.state, name, None)) for carry in self.unpacked()]
-        columns = states[0]
-        if self.batch is None:
-            columns = [np.stack(leaves) for leaves in zip(*states, strict=True)]
+        columns = jax.tree.leaves(getattr(self.joined().state, name, None))
         count = self.task.settings.chains
         # Copied, once: the program reuses the memory of a batch.
         rows = [np.reshape(np.asarray(a), (count, -1)) for a in columns]

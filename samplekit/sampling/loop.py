@@ -74,6 +74,14 @@ class Loop:
 
     def begin(self, pool: futures.Executor, starts: np.ndarray | None) -> None:
         """Compile, and start every chain at a finite place."""
+        if self.engine.quick and self.engine.task.view.flat and self.crew.count == 1:
+            self._quantum = QUICK_ROUND
+            self.engine.begin_with_steps(starts)
+        else:
+            self._begin_alone(pool, starts)
+
+    def _begin_alone(self, pool: futures.Executor, starts: np.ndarray | None) -> None:
+        """Start the chains by calls that take no step; the first of them compiles."""
         self.progress.phase("compiling")
         since = time.perf_counter()
         attempts = np.zeros(self.settings.chains, int)
@@ -88,12 +96,14 @@ class Loop:
         results += self.engine.begin(self.mine[first:], starts, attempts)
         for part, fine in zip(self.mine, results, strict=True):
             if not fine.all():
-                self._no_start(part + int(np.argmin(fine)), given=starts is not None)
+                chain = self.engine.first_of(part) + int(np.argmin(fine))
+                self._no_start(chain, given=starts is not None)
         now = time.perf_counter()
         timed = len(results) > first  # some chain began without compiling
         slow = not timed or now - began >= QUICK_START
         if not any(note["slow"] for note in exchange(self.crew, self.engine, {"slow": slow})):
             self._quantum = QUICK_ROUND
+            self.engine.mark_quick()
         self.record.seconds["compiling"] = now - since
         self.record.starts = self.record.anchor = self.engine.positions()[0]
 
@@ -154,19 +164,34 @@ class Loop:
         interrupted = _wait(jobs)
         done = time.perf_counter()
         spent = done - since
+        results = [job.result() for job in jobs]
+        if not self._began(pool):
+            return interrupted
         self._count_seconds(since, done, end)
-        for part, job in zip(self.mine, jobs, strict=True):
-            for tick, values, stats in job.result():
-                self.record.add(part, tick, (values, stats))
+        for part, blocks in zip(self.mine, results, strict=True):
+            for tick, values, stats in blocks:
+                self.record.add(self.engine.first_of(part), tick, (values, stats))
         before, self.tick, self.record.tick = self.tick, end, end
         self.record.flush(self.engine)
         notes = {"spent": spent, "stop": interrupted or self._asked.is_set()}
         notes = exchange(self.crew, self.engine, notes)
         self._adapt_round(end - before, max(float(note["spent"]) for note in notes))
-        self._watch([job.result() for job in jobs])
+        self._watch(results)
         self._at_barrier(self._barriers.get(end, ""))
         self.record.commit(self.engine)
         return any(note["stop"] for note in notes)
+
+    def _began(self, pool: futures.Executor) -> bool:
+        """Tell whether what was done counts: not if chains should have begun, and one did not."""
+        starts = self.engine.opening
+        if starts is None:
+            return True
+        if self.engine.began():
+            self.record.starts = self.record.anchor = starts
+            return True
+        self.engine.forget()
+        self._begin_alone(pool, self.record.anchor if self.record.given else None)
+        return False
 
     def _count_seconds(self, since: float, done: float, end: int) -> None:
         """Divide the time of a round: warm-up lasts until the last chain has ended it."""

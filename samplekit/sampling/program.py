@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
-from samplekit.core.keys import fold_in_two, quick, row_of
+from samplekit.core.keys import fold_in_two, from_words, quick, row_of
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
@@ -39,13 +39,14 @@ class Plan:
     records: bool  # whether warm-up keeps draws to learn a metric
     tunes: bool
     joined: bool  # whether small arrays travel as one of each type (`Packing`)
+    block: bool  # whether the batch is one block of a larger one
 
 
 @pytree
 class Job:
     """What one call of the program is to do; all of it data."""
 
-    key: Numbers
+    key: Numbers  # two words
     chain: Numbers  # index of this chain; of all chains in a batch
     # where chains begin, one entry a chain in a batch
     begin: Numbers
@@ -178,7 +179,7 @@ def _advance(
     def body(i: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
         state, packed, folded, *rows = loop
         job = program.job.unpack(packed_job)
-        job = dataclasses.replace(job, key=quick(job.key))
+        job = dataclasses.replace(job, key=_step_key(plan, job))
         kernel = _present(plan, carry.kernel, program.carry.unpack(packed).kernel)
         state, stats = _one_step(plan, view, (kernel, state), (job, i))
         if plan.tunes:
@@ -209,6 +210,12 @@ def _advance(
     )
     one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
     return packed, Packing.of(one, joined=plan.joined).pack(values), stats
+
+
+def _step_key(plan: Plan, job: Job) -> Array:
+    """Return the key that steps draw from: that of its rows for a block of chains."""
+    key = quick(from_words(job.key))
+    return row_of(key, jnp.asarray(job.chain)[0] // plan.chains) if plan.block else key
 
 
 def _put(rows: Array, row: Array, at: Array) -> Array:
@@ -327,7 +334,7 @@ def _start(view: View, carry: Carry, job: Job) -> tuple[Any, Array]:
     """Return the state at the start, and whether log density and score are finite there."""
     # On keys of its own: fold in a number no step can have.
     own = np.uint32(2**32 - 1) - jnp.asarray(job.chain).astype(jnp.uint32)
-    key = jax.random.fold_in(jax.random.fold_in(job.key, own), job.attempt)
+    key = jax.random.fold_in(jax.random.fold_in(from_words(job.key), own), job.attempt)
     state = start_state(view, carry.kernel, key, job.start)
     finite = [jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(state)]
     return state, jnp.all(jnp.stack(finite))
@@ -349,11 +356,13 @@ def any_key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def stats_shape(chains: int | None, view: View, kernel: Any, state: Any) -> Stats:
+def stats_shape(
+    chains: int | None, view: View, kernel: Any, state: Any, *, block: bool = False
+) -> Stats:
     """Return the shapes of a step's statistics, of all chains in a batch, without running it."""
     chain = jax.ShapeDtypeStruct(() if chains is None else (chains,), np.int32)
     step = functools.partial(take_step, chains)
-    key = jax.eval_shape(quick, any_key())  # as steps get it
+    key = jax.eval_shape(lambda key: row_of(quick(key), 0) if block else quick(key), any_key())
     number = jax.ShapeDtypeStruct((), np.uint32)
     return jax.eval_shape(step, view, kernel, state, at=(key, number, chain))[1]
 

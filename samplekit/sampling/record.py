@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from samplekit.core.errors import StoreError
+from samplekit.core.keys import NAME
 from samplekit.sampling.engine import Block, Engine
 from samplekit.sampling.labels import Labels
 from samplekit.sampling.processes import Alone
@@ -189,7 +190,7 @@ class Record:
         """Take down all that is needed to go on."""
         names = engine.leaf_names()
         self._state = dict(zip(names, engine.arrays(), strict=True))
-        self._state["key"] = np.array(jax.random.key_data(engine.task.key))
+        self._state["key"] = engine.task.words.copy()
         self._state["anchor"] = self.anchor
         self._state["starts"] = self.starts
         settings = self.settings
@@ -219,7 +220,7 @@ class Record:
             "dtype": str(np.dtype(engine.task.dtype)),
             "goal": json.dumps(engine.plan.goal),
             "jax_version": jax.__version__,
-            "key_impl": str(jax.random.key_impl(engine.task.key)),
+            "key_impl": NAME,
             "restarts": json.dumps(self.restarts),
             "calm": int(self.calm),  # netCDF knows no booleans
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.core.errors import KernelError, SettingsError
-from samplekit.core.keys import as_threefry, from_seed, from_words
+from samplekit.core.keys import as_threefry, from_seed, from_words, seed_words
 from samplekit.core.protocols import BlockTarget, DensityTarget, ScoreTarget
 from samplekit.kernels.base import Base
 from samplekit.sampling.stop import Converged
@@ -80,8 +80,7 @@ def make_settings(**given: Any) -> Settings:
 
 def make_key(seed: Any) -> jax.Array:
     """Return the key of an integer seed or of a key; all noise is Threefry's."""
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if whole and -(2**63) <= seed < 2**63:
+    if _is_seed(seed):
         return from_seed(int(seed))
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         if seed.shape != ():
@@ -93,6 +92,18 @@ def make_key(seed: Any) -> jax.Array:
         f"seed={seed!r} is neither an integer nor a JAX key. Give an integer of 64 bits or "
         "jax.random.key(0)."
     )
+
+
+def make_words(seed: Any) -> np.ndarray:
+    """Return the two words of that key; those of an integer never go to a device."""
+    if _is_seed(seed):
+        return seed_words(int(seed))
+    return np.array(jax.random.key_data(make_key(seed)))
+
+
+def _is_seed(seed: Any) -> bool:
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    return whole and -(2**63) <= seed < 2**63
 
 
 def check_fit(target: Any, kernel: Any) -> None:

@@ -2,7 +2,9 @@
 
 import concurrent.futures as futures
 import contextlib
+import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,12 +19,28 @@ _SETTINGS = {
     "jax_debug_nans": jax.debug_nans,
 }
 _mine = threading.local()
+# Pools that wait for the next caller: to start threads takes longer than a small run has to spare.
+_idle: dict[tuple[Any, ...], futures.ThreadPoolExecutor] = {}
 
 
-def make_pool(workers: int) -> futures.ThreadPoolExecutor:
-    """Return a pool of threads with the settings of this one."""
-    wanted = {name: getattr(jax.config, name) for name in _SETTINGS}
-    return futures.ThreadPoolExecutor(workers, initializer=_adopt, initargs=(wanted,))
+@contextlib.contextmanager
+def make_pool(workers: int) -> Iterator[futures.ThreadPoolExecutor]:
+    """Lend a pool of threads that work under the settings of this one.
+
+    Give it back with nothing left to do.
+    """
+    wanted = tuple(getattr(jax.config, name) for name in _SETTINGS)
+    key = os.getpid(), workers, wanted  # a fork has no threads
+    pool = _idle.pop(key, None)
+    if pool is None:
+        pool = futures.ThreadPoolExecutor(workers, initializer=_adopt, initargs=wanted)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown()
+        raise
+    if _idle.setdefault(key, pool) is not pool:  # somebody else gave one back meanwhile
+        pool.shutdown()
 
 
 class Here(futures.Executor):
@@ -35,9 +53,8 @@ class Here(futures.Executor):
         return done
 
 
-def _adopt(wanted: dict[str, Any]) -> None:
-    """Enter the contexts that differ from what holds everywhere, until the thread ends."""
+def _adopt(*wanted: Any) -> None:
+    """Enter the contexts of all settings, until the thread ends."""
     _mine.stack = contextlib.ExitStack()
-    for name, value in wanted.items():
-        if getattr(jax.config, name) != value:
-            _mine.stack.enter_context(_SETTINGS[name](value))
+    for context, value in zip(_SETTINGS.values(), wanted, strict=True):
+        _mine.stack.enter_context(context(value))
