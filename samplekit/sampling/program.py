@@ -215,7 +215,9 @@ def _advance(
 def _step_key(plan: Plan, job: Job) -> Array:
     """Return the key that steps draw from: that of its rows for a block of chains."""
     key = quick(from_words(job.key))
-    return row_of(key, jnp.asarray(job.chain)[0] // plan.chains) if plan.block else key
+    if not plan.block or plan.chains is None:
+        return key
+    return row_of(key, jnp.asarray(job.chain)[0] // plan.chains)
 
 
 def _put(rows: Array, row: Array, at: Array) -> Array:

@@ -103,7 +103,7 @@ def make_words(seed: Any) -> np.ndarray:
 
 def _is_seed(seed: Any) -> bool:
     whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    return whole and -(2**63) <= seed < 2**63
+    return whole and -(2**63) <= int(seed) < 2**63
 
 
 def check_fit(target: Any, kernel: Any) -> None:
