@@ -94,7 +94,7 @@ def direct_of_unit(machine: GaussBernoulli, rows: Array) -> FisherGradient:
     s = jnp.tanh((rows @ W.T + machine.hidden_bias[None]) / 2)
     rho = 0.5 + 0.5 * s
     r = rho @ W + (c[None] - rows)
-    u = jnp.sum(W.T * W.T, axis=0)
+    u = jnp.ones(c.size, W.dtype) @ (W.T * W.T)  # a sum along columns takes three times as long
     g = (0.25 - 0.25 * s * s) * (r @ W.T - s * u[None])
     # Means as products: with sums along an axis an epoch takes 2 to 5 % longer.
     each = jnp.full(n, 1 / n, rows.dtype)
