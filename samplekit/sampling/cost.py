@@ -5,11 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 UNKNOWN = ("while", "pure_callback", "io_callback", "ffi_call")
-# Multiplications of a product of a matrix with many more rows than columns from which it pays to
-# leave it to XLA's library (`View.tall`). Measured with NUTS, the time with the library for that
-# without: 0.63 for 1,000 × 25, 0.71 for 500 × 10, 0.74 for 1,192 × 4, 1.2 for 434 × 4, and 1.5 for
-# square matrices.
-TALL, TALL_ROWS = 4000, 4
 
 
 def arithmetic(jaxpr: Any) -> float:
@@ -25,35 +20,6 @@ def arithmetic(jaxpr: Any) -> float:
     200.0
     """
     return math.fsum(_counted(jaxpr))
-
-
-def has_tall_product(jaxpr: Any) -> bool:
-    """Tell whether a program, which must be free of loops, multiplies by a large tall matrix.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp
-    >>> rows = jnp.ones((1000, 25))
-    >>> has_tall_product(jax.make_jaxpr(lambda x: rows @ x)(jnp.ones(25)).jaxpr)
-    True
-    """
-    found = list(_equations(jaxpr))
-    if any(e.primitive.name in (*UNKNOWN, "scan") for e in found):
-        return False
-    return any(_is_tall(e) for e in found if e.primitive.name == "dot_general")
-
-
-def _is_tall(equation: Any) -> bool:
-    made = sum(math.prod(v.aval.shape) for v in equation.outvars)
-    times = _numbers(equation)
-    return times >= TALL and made * made >= TALL_ROWS * times  # rows ≥ 4 columns
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for part in _programs(equation.params):
-            yield from _equations(getattr(part, "jaxpr", part))
 
 
 def _counted(jaxpr: Any) -> Iterator[float]:

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from samplekit.kernels.base import NoiseKernel
-from samplekit.sampling.cost import arithmetic, has_tall_product
+from samplekit.sampling.cost import arithmetic
 from samplekit.sampling.program import any_key, start_state, state_shape, stats_shape
 from samplekit.sampling.settings import Settings
 from samplekit.sampling.spread import spans_processes
+from samplekit.sampling.tall import has_tall_product
 from samplekit.sampling.view import View
 
 # Up to this many chains most kernels run chain by chain on a CPU; beyond, most (`batched`) do not.

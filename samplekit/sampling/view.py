@@ -9,8 +9,7 @@ from jax import Array
 
 from samplekit.core.protocols import DensityTarget, Position, Scalar, ScoreTarget
 from samplekit.core.pytree import is_array, pytree, static
-
-MEGABYTE = 2**20
+from samplekit.sampling.tall import by_columns
 
 
 @pytree
@@ -101,27 +100,15 @@ class FlatDensity:
 
     def log_density(self, x: Array, /) -> Scalar:
         """Return log p of the position that the vector stands for."""
-        value = self.target.log_density(self.target.space.unravel(x))
-        return value + _weight(x, value) if self.tall else value
+
+        def log_density(x: Array) -> Array:
+            return jnp.asarray(self.target.log_density(self.target.space.unravel(x)))
+
+        return by_columns(log_density, x) if self.tall else log_density(x)
 
     def score(self, x: Array, /) -> Array:
         """Return the flat score."""
         return jax.grad(self.log_density)(x)
-
-
-def _weight(x: Array, like: Array) -> Array:
-    """Return zero, by a condition one side of which, never taken, is a lot of work.
-
-    XLA compiles a loop on a CPU that touches less than a megabyte into one piece of code, whose
-    products of matrices are plain loops. This makes it think otherwise.
-    """
-    at = jax.lax.stop_gradient(x)[0]
-    return jax.lax.cond(
-        at > jnp.inf,
-        lambda a: jnp.sum(jnp.cos(a + jax.lax.iota(a.dtype, MEGABYTE))).astype(like.dtype),
-        lambda a: jnp.zeros((), like.dtype),
-        at,
-    )
 
 
 @pytree
@@ -142,7 +129,7 @@ class View:
 
     target: Any
     flat: bool = static()
-    # Whether products with matrices in the density are worth a library's call (`cost`).
+    # Whether the density multiplies tall matrices, and does it by columns (`tall`).
     tall: bool = static(default=False)
 
     @property
