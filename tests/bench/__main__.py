@@ -22,6 +22,7 @@ from tests.bench import (
     peers,
     readme,
     results,
+    tempering,
     warm,
 )
 from tests.bench.report import Bar, Options, Section, bar_rows, number, write
@@ -33,6 +34,7 @@ WORKLOADS = {
     "choice": choice.measure,
     "diagnose": diagnose.measure,
     "many": many.measure,
+    "tempering": tempering.measure,
     "anneal": anneal.measure,
     "fields": fields.measure,
     "learned": learned.measure,
@@ -42,7 +44,7 @@ WORKLOADS = {
     **boltzmann.MEASURES,
 }
 # What --quick leaves out: each takes minutes even for one round.
-SLOW = {"choice", "stream", "curves", "diagnose", "many", "anneal", "cores"}
+SLOW = {"choice", "tempering", "stream", "curves", "diagnose", "many", "anneal", "cores"}
 BESIDE_TORCH = {"many", "anneal", "learned", "boltzmann"}
 BESIDE_SAMPLERS = {"warm"}
 

@@ -103,6 +103,11 @@ ROWS = (
         1e-3),
     _many("mixture"),
     _many("network"),
+    Row("separate modes, effective draws of the rarest a second: weights 1/5 and 4/5, a grid of 25",
+        "tempering", ("1/5 and 4/5", "25 modes"), "Tempering", {"`Cycle` with long jumps":
+        ("Cycle",), "`HMC()`": ("HMC",)}, "ess_per_s", "", more_is_better=True),
+    Row("its round trips per 1,000 gradients", "tempering", ("1/5 and 4/5", "25 modes"),
+        "Tempering", {"": ()}, "round_trips", ""),
     Row("`sk.diagnose`, 4 × 10,000 draws of 200 scalars", "diagnose", ("diagnose",), "sk.diagnose",
         {"`az.summary`": ("az.summary",)}),
     Row("Gaussian graph, d = 50, n = 10⁵: θ̂", "graph", ("d = 50, n = 100,000",), "samplekit",
