@@ -50,8 +50,8 @@ MOST_STARTS, START_RADIUS = 100, 2.0
 WATCHED = ("acceptance_rate", "step_size")
 # Programs that have run, by their hash; JAX's own cache keeps them alive, and forgets them.
 _compiled: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-# Those of them whose starts take next to no time.
-_quick: weakref.WeakSet[Program] = weakref.WeakSet()
+# Whether the starts of those take next to no time, where that is known.
+_quick: weakref.WeakKeyDictionary[Program, bool] = weakref.WeakKeyDictionary()
 
 
 class Engine:
@@ -233,13 +233,13 @@ class Engine:
         return _compiled.get(self._hash) == self._program
 
     @property
-    def quick(self) -> bool:
-        """Whether an earlier run of the same program saw that starts take next to no time."""
-        return self._program in _quick
+    def quick(self) -> bool | None:
+        """Whether starts took next to no time in an earlier run of the same program, if any."""
+        return _quick.get(self._program)
 
-    def mark_quick(self) -> None:
-        """Take down that they do."""
-        _quick.add(self._program)
+    @quick.setter
+    def quick(self, quick: bool) -> None:
+        _quick[self._program] = quick
 
     def _arguments(self, part: int, job: Job) -> tuple[Any, ...]:
         carry, packed = self._placed(part), self._program.job.pack(job)

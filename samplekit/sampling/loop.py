@@ -74,8 +74,9 @@ class Loop:
 
     def begin(self, pool: futures.Executor, starts: np.ndarray | None) -> None:
         """Compile, and start every chain at a finite place."""
-        if self.engine.quick and self.engine.task.view.flat and self.crew.count == 1:
-            self._quantum = QUICK_ROUND
+        quick = self.engine.quick
+        if quick is not None and self.engine.task.view.flat and self.crew.count == 1:
+            self._quantum = QUICK_ROUND if quick else FIRST_ROUND
             self.engine.begin_with_steps(starts)
         else:
             self._begin_alone(pool, starts)
@@ -101,9 +102,11 @@ class Loop:
         now = time.perf_counter()
         timed = len(results) > first  # some chain began without compiling
         slow = not timed or now - began >= QUICK_START
-        if not any(note["slow"] for note in exchange(self.crew, self.engine, {"slow": slow})):
+        slow = any(note["slow"] for note in exchange(self.crew, self.engine, {"slow": slow}))
+        if not slow:
             self._quantum = QUICK_ROUND
-            self.engine.mark_quick()
+        if timed:
+            self.engine.quick = not slow
         self.record.seconds["compiling"] = now - since
         self.record.starts = self.record.anchor = self.engine.positions()[0]
 

@@ -26,7 +26,7 @@ def build(case, name):
 
 
 def judge(run, target):
-    from arviz_stats.base import array_stats
+    from arviz_stats.base.array import array_stats
 
     x = run["posterior"]["x"].values
     mode = np.asarray(jax.vmap(jax.vmap(target.mode_of))(x))
