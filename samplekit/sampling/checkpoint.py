@@ -95,6 +95,7 @@ def reopen(
     record.tick = int(attrs["tick"])
     record.restarts = list(attrs["restarts"])
     record.calm = bool(attrs.get("calm", False))
+    record.gaps = {int(chain): gap for chain, gap in attrs.get("gaps", {}).items()}
     record.anchor, record.starts = arrays["anchor"], arrays["starts"]
     record.given = bool(attrs["given"])
     record.seconds.update(attrs["seconds"])

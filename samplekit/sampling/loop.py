@@ -24,7 +24,7 @@ from samplekit.sampling.engine import MOST_STARTS, Block, Engine
 from samplekit.sampling.processes import exchange
 from samplekit.sampling.progress import Progress
 from samplekit.sampling.record import Record
-from samplekit.sampling.starts import far_above, lost_chains
+from samplekit.sampling.starts import gaps_above, lost_chains
 from samplekit.sampling.threads import Here, make_pool
 
 ROUND_SECONDS = 0.3
@@ -220,10 +220,11 @@ class Loop:
             self.record.finished = bool(self.crew.agree(met))
 
     def _rescue(self) -> None:
-        """Restart chains that hardly moved since the last look, far above the others in energy."""
+        """Restart chains that are far above the others in energy, and stay there."""
         now, log_density = self.engine.positions()
-        lost = lost_chains(self.record.anchor, now, log_density)
-        calm, *lost = self.crew.agree([not far_above(now, log_density).any(), *lost]).tolist()
+        gaps = gaps_above(now, log_density)
+        lost = lost_chains(self.record.anchor, now, log_density, self.record.gaps)
+        calm, *lost = self.crew.agree([not gaps, *lost]).tolist()
         if calm and not lost:  # a second look would only hold the chains up
             self.record.calm = True
             self._barriers = {t: kind for t, kind in self._barriers.items() if kind != "rescue"}
@@ -239,7 +240,7 @@ class Loop:
             self.record.restarts += [{"chain": c, "step": self.tick} for c in moved]
             self.record.starts = self.record.starts.copy()
             self.record.starts[moved] = now[moved]
-        self.record.anchor = now
+        self.record.anchor, self.record.gaps = now, gaps
 
     def _watch(self, results: Sequence[list[tuple[int, Block, Block]]]) -> None:
         """Tell the progress bar, if there is one, what happened in this round."""

@@ -48,6 +48,7 @@ class Record:
         self.seconds: dict[str, float] = collections.defaultdict(float)
         # Where the chains were when lost ones were last looked for; at first, the starts if given.
         self.anchor = np.zeros((settings.chains, 0))
+        self.gaps: dict[int, float] = {}  # how far above the others some of them were then
         self.starts = self.anchor  # where they began, flat and unconstrained
         self.given = False
         self.store: Store | None = None
@@ -223,6 +224,7 @@ class Record:
             "key_impl": NAME,
             "restarts": json.dumps(self.restarts),
             "calm": int(self.calm),  # netCDF knows no booleans
+            "gaps": json.dumps(self.gaps),
             "seconds": json.dumps({k: round(v, 4) for k, v in self.seconds.items()}),
         }
 

@@ -156,7 +156,9 @@ def test_weights_of_separated_modes(target, resolves, seed):
     tuned = sk.kernel_of(run)
     assert tuned.betas[[0, -1]] == pytest.approx([1.0, 0.01])
     assert (np.diff(tuned.betas) < 0).all()
-    assert (np.diff(tuned.kernel.step_size) > 0).all()
+    step = np.asarray(tuned.kernel.step_size)
+    assert (step[1:] > 0.9 * step[:-1]).all()  # each is tuned by itself, to some percent
+    assert step[-1] > 2 * step[0]
     assert float(stats["acceptance_rate"].mean()) == pytest.approx(0.8, abs=0.05)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import samplekit as sk
 from samplekit.sampling import loop
-from samplekit.sampling.starts import far_above, lost_chains
+from samplekit.sampling.starts import gaps_above, lost_chains
 
 ISLAND = 100.0  # out of reach for a random walk
 
@@ -95,12 +95,46 @@ def test_who_is_lost():
     now = before + 1
     lp = np.array([-1.0, -2.0, -1.5, -1000.0])
     assert lost_chains(before, now, lp) == []  # it moves
+    assert lost_chains(before, now, lp, {3: 5000.0}) == []  # and comes down
+    assert lost_chains(before, now, lp, {3: 1200.0}) == [3]  # it moves, and stays as far above
+    assert lost_chains(before, now, lp, {2: 1200.0}) == []  # at the last look it was not
     now[3] = before[3]
     assert lost_chains(before, now, lp) == [3]
     assert lost_chains(before, now, np.array([-1.0, -2.0, -1.5, np.nan])) == [3]
     assert lost_chains(before, now, np.array([-1.0, -2.0, -1.5, -10.0])) == []  # not far above
     assert lost_chains(before, now, None) == []
     assert lost_chains(before[:1], now[:1], lp[:1]) == []
+
+
+@pytest.mark.parametrize("kernel", [sk.HMC(), sk.NUTS()])
+def test_a_chain_that_wanders_in_a_mode_without_weight(kernel, tmp_path):
+    """It starts again at the second look, in one go or resumed after the first."""
+
+    def log_density(x):
+        return jnp.logaddexp(-jnp.sum(x**2) / 2, -jnp.sum((x - 60) ** 2) / 2 - 500)
+
+    target, init = sk.from_log_density(log_density, 2), starts(4)
+    init[1] += 60
+    options = {"init": init, "warmup": 200, "draws": 200, "seed": 2}
+    run = sample(target, kernel, **options)
+    assert restarts(run) == [{"chain": 1, "step": 80}]
+    assert np.abs(run["posterior"]["x"]).max() < 10
+    look = {"n": 0}
+
+    def stop(self):
+        look["n"] += 1
+        if look["n"] == 1:
+            self._asked.set()  # as Ctrl-C does
+        return plain(self)
+
+    plain = loop.Loop._rescue
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "_rescue", stop)
+        part = sample(target, kernel, store=tmp_path / "run.zarr", **options)
+    assert part["posterior"].sizes["draw"] == 0
+    whole = sk.resume(tmp_path / "run.zarr", target, progress=False)
+    np.testing.assert_array_equal(whole["posterior"]["x"], run["posterior"]["x"])
+    assert restarts(whole) == restarts(run)
 
 
 def test_a_second_look_only_where_the_first_saw_something(tmp_path, monkeypatch):
@@ -122,9 +156,9 @@ def test_a_second_look_only_where_the_first_saw_something(tmp_path, monkeypatch)
     again = sk.resume(tmp_path / "calm.zarr", MOAT, draws=3, progress=False)
     assert again["sampler"].attrs["calm"] == 1
     now, lp = np.zeros((4, 2)), np.array([-1.0, -2.0, -1.5, -1000.0])
-    assert far_above(now, lp).tolist() == [False, False, False, True]
-    assert far_above(now, np.where(lp < -100, np.nan, lp)).tolist() == [False, False, False, True]
-    assert not far_above(now, None).any()
+    assert gaps_above(now, lp) == {3: 998.5}
+    assert gaps_above(now, np.where(lp < -100, np.nan, lp)) == {3: np.inf}
+    assert gaps_above(now, None) == {}
 
 
 # What is not finite -------------------------------------------------------------------------
