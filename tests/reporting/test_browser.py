@@ -292,9 +292,15 @@ def test_paper_shows_everything(visit):
 
 
 def test_copy_takes_the_code(visit):
+    from selenium.webdriver.support.ui import WebDriverWait
+
     browser = visit("healthy")
     click(browser, ".copy button")
-    assert browser.find_element("css selector", ".copy button").text in {"Copied", "Selected"}
+
+    def told(browser):  # once the clipboard has answered
+        return browser.find_element("css selector", ".copy button").text in {"Copied", "Selected"}
+
+    assert WebDriverWait(browser, 10, poll_frequency=0.05).until(told)
     chosen = browser.execute_script("return getSelection().toString()")
     assert chosen.startswith("import samplekit as sk")
 
