@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from samplekit.sampling.jaxprs import CALLS, bind, evaluate
+
 # A function with more elementwise operations than this is left to vmap: its program would be long.
 MOST_OPERATIONS = 3000
 
@@ -37,7 +39,7 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_and": operator.and_,
     "reduce_or": operator.or_,
 }
-_CALLS = ("pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint")
+_CALLS = (*CALLS, "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint")
 
 
 class UnreadableError(Exception):
@@ -103,21 +105,10 @@ class _Reader:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Return the values of a jaxpr."""
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        known |= dict(zip(jaxpr.invars, values, strict=True))
+        return evaluate(jaxpr, consts, values, self._value)
 
-        def read(v: Any) -> Any:
-            return v.val if isinstance(v, Literal) else known[v]
-
-        for eqn in jaxpr.eqns:
-            inputs = [read(v) for v in eqn.invars]
-            if any(_is_columns(v) for v in inputs):
-                out = self.apply(eqn, inputs)
-            else:
-                out = eqn.primitive.bind(*inputs, **eqn.params)
-                out = out if eqn.primitive.multiple_results else [out]
-            known |= dict(zip(eqn.outvars, out, strict=True))
-        return [read(v) for v in jaxpr.outvars]
+    def _value(self, eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+        return self.apply(eqn, inputs) if any(map(_is_columns, inputs)) else bind(eqn, inputs)
 
     def apply(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         """Evaluate one equation."""

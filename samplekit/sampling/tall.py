@@ -14,7 +14,8 @@ import jax
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.extend.core import Literal
+
+from samplekit.sampling.jaxprs import CALLS, bind, evaluate
 
 # Multiplications from which a product counts, and how many times as many rows as columns it has.
 LEAST, ROWS = 200, 4
@@ -33,7 +34,7 @@ def has_tall_product(jaxpr: Any) -> bool:
     True
     """
     return any(_tall_side(equation) is not None for equation in jaxpr.eqns) or any(
-        has_tall_product(inner) for equation in jaxpr.eqns for inner in _called(equation)
+        has_tall_product(inner.jaxpr) for equation in jaxpr.eqns for inner in _called(equation)
     )
 
 
@@ -71,40 +72,23 @@ def _as_tuples(numbers: Any) -> Any:
 
 def _called(equation: Any) -> Iterator[Any]:
     """Yield the program that an equation only calls."""
-    if equation.primitive.name in ("jit", "pjit", "closed_call"):
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        yield inner.jaxpr
+    if equation.primitive.name in CALLS:
+        yield equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """Return the values of a jaxpr."""
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    known |= dict(zip(jaxpr.invars, values, strict=True))
-
-    def read(v: Any) -> Any:
-        return v.val if isinstance(v, Literal) else known[v]
-
-    for equation in jaxpr.eqns:
-        inputs = [read(v) for v in equation.invars]
-        side = _tall_side(equation)
-        if side is not None and not isinstance(inputs[side], Tracer):
-            inputs[side] = np.ascontiguousarray(np.asarray(inputs[side]).T)
-            params = equation.params | {"dimension_numbers": _BY_COLUMNS}
-            out = [equation.primitive.bind(*inputs, **params)]
-        elif any(has_tall_product(inner) for inner in _called(equation)):
-            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-            out = _run(inner.jaxpr, inner.consts, inputs)
-        else:
-            out = _bound(equation, inputs)
-        known |= dict(zip(equation.outvars, out, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+    return evaluate(jaxpr, consts, values, _turned)
 
 
-def _bound(equation: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the values of one equation, as JAX itself works them out."""
-    found = equation.primitive.get_bind_params(equation.params)
-    # Older versions of JAX return the functions that are called apart.
-    functions, params = found if isinstance(found, tuple) else ((), found)
-    with equation.ctx.manager:
-        out = equation.primitive.bind(*functions, *inputs, **params)
-    return out if equation.primitive.multiple_results else [out]
+def _turned(equation: Any, inputs: list[Any]) -> Sequence[Any]:
+    """Return the values of an equation, with the transpose of a tall matrix if it has one."""
+    side = _tall_side(equation)
+    if side is not None and not isinstance(inputs[side], Tracer):
+        inputs[side] = np.ascontiguousarray(np.asarray(inputs[side]).T)
+        params = equation.params | {"dimension_numbers": _BY_COLUMNS}
+        return [equation.primitive.bind(*inputs, **params)]
+    for inner in _called(equation):
+        if has_tall_product(inner.jaxpr):
+            return _run(inner.jaxpr, inner.consts, inputs)
+    return bind(equation, inputs)
