@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from samplekit.core.compiled import compiled
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, flat_score
@@ -56,7 +57,7 @@ class Cloud:
     stats: Any  # of the corrector, one number a time
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@compiled(static_argnums=0, donate_argnums=2)
 def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Numbers) -> Cloud:
     """Take the steps from bounds[0] up to bounds[1]."""
     step = functools.partial(_step, plan, route)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from samplekit.core.compiled import compiled
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base, NoiseKernel, improved, library_rules
@@ -93,7 +94,7 @@ def _last(path: Any) -> Array:
     return jnp.asarray(path.levels, jnp.result_type(float))[-1]
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@compiled(static_argnums=0, donate_argnums=2)
 def descend(plan: Plan, route: Route, cloud: Cloud, bounds: Array) -> tuple[Cloud, Any]:
     """Go through the levels from bounds[0] up to bounds[1]; return what each level said."""
     first, end = bounds[0], bounds[1]

@@ -102,7 +102,7 @@ class Engine:
         shown = {n: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype) for n, s in self.shown.items()}
         self._values = Packing.of(shown, joined=joined), sorted(shown)
         self._stats = Packing.of(kept, joined=joined), sorted(kept)
-        self._advance = advance_alone() if self.batch is None else advance
+        self._advance = advance_alone if self.batch is None else advance
         self._view = self._program.view.pack(view)
         if self._spread is not None:
             self._view = self._spread.put(self._view, split=False)

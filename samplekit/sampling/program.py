@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
+from samplekit.core.compiled import Compiled
 from samplekit.core.keys import fold_in_two, from_words, quick, row_of
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
@@ -128,8 +129,7 @@ class Program:
         return self._parts == other._parts
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def advance(
+def _run(
     program: Program, view: list[Array], carry: list[Array], job: list[Array]
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Run a job; return the carry, the values of the draws and their statistics.
@@ -139,21 +139,11 @@ def advance(
     return _advance(program, program.view.unpack(view), carry, job)
 
 
-@functools.cache
-def advance_alone() -> Any:
-    """Return `advance` for chains that run one by one, compiled without XLA's library YNNPACK.
-
-    For products of one chain's size XLA's own code is quicker: NUTS on a regression of 1,000 × 25
-    takes 0.67 times as long, on one of 4,000 × 50 0.94 times. A batch is as quick with the library.
-    """
-    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:  # a version of XLA without this option
-        return advance
-    plain: Any = advance
-    jitted = functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-    return jitted(plain.__wrapped__, compiler_options=options)
+# The carry is given away. For products of one chain's size XLA's own code is quicker than its
+# library: NUTS on a regression of 1,000 × 25 takes 0.67 times as long, on one of 4,000 × 50 0.94
+# times. A batch is as quick with the library.
+advance = Compiled(_run, static_argnums=0, donate_argnums=2)
+advance_alone = Compiled(_run, own_products=True, static_argnums=0, donate_argnums=2)
 
 
 def _advance(

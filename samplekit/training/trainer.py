@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from samplekit.core.compiled import compiled
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.keys import from_seed
 from samplekit.core.pytree import pytree
@@ -277,7 +278,7 @@ def _begin(code: Any, arrays: _Fixed, params: PyTree, extras: tuple[bool, bool])
 
 
 # The state is given away: an epoch works in the memory of the last.
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@compiled(static_argnums=0, donate_argnums=2)
 def _epoch(
     code: Any, arrays: _Fixed, state: State, when: tuple[Array, Array]
 ) -> tuple[State, dict[str, Array]]:

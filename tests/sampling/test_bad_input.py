@@ -32,7 +32,7 @@ def compiles_nothing(request, monkeypatch):
     advance.lower = advance  # pyright: ignore
     if "may_compile" not in request.fixturenames:
         monkeypatch.setattr(engine, "advance", advance)
-        monkeypatch.setattr(engine, "advance_alone", lambda: advance)
+        monkeypatch.setattr(engine, "advance_alone", advance)
 
 
 @pytest.fixture

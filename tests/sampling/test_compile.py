@@ -179,18 +179,3 @@ def test_no_cache(tmp_path):
     code = "\n".join([values, SAMPLE.format(cache=False), after])
     assert run_python(code, XDG_CACHE_HOME=str(tmp_path)) == "[]"
     assert not list(tmp_path.iterdir())
-
-
-def test_an_xla_without_the_option_for_single_chains(monkeypatch):
-    """The option is experimental: where XLA does not know it, chains run as a batch does."""
-    from samplekit.sampling import program
-
-    real = jax.jit
-
-    def jit(*args, compiler_options=None, **options):
-        wrong = {"xla_cpu_no_such_option": ""} if compiler_options else None
-        return real(*args, compiler_options=wrong, **options)
-
-    assert program.advance_alone() is not program.advance  # the tested version knows it
-    monkeypatch.setattr(program.jax, "jit", jit)
-    assert program.advance_alone.__wrapped__() is program.advance

@@ -25,9 +25,9 @@ def places(monkeypatch):
         call.lower = advance.lower  # pyright: ignore
         return call
 
-    alone = watched(engine.advance_alone())
+    alone = watched(engine.advance_alone)
     monkeypatch.setattr(engine, "advance", watched(engine.advance))
-    monkeypatch.setattr(engine, "advance_alone", lambda: alone)
+    monkeypatch.setattr(engine, "advance_alone", alone)
     return seen
 
 
