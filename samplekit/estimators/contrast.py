@@ -16,7 +16,7 @@ from samplekit.sampling.program import move_chains
 from samplekit.sampling.view import View
 from samplekit.targets.density import Density
 from samplekit.targets.space import Space
-from samplekit.training.trainer import Row
+from samplekit.training.epochs import Row
 
 # Chains this many times wider than the data have left it for good, and so have energies.
 _RUN_AWAY, _GAP = 50.0, 1e3

@@ -11,7 +11,7 @@ from jax import Array
 from samplekit import losses
 from samplekit.core.protocols import Numbers
 from samplekit.core.pytree import pytree, static
-from samplekit.training.trainer import Row
+from samplekit.training.epochs import Row
 
 METHODS = ("denoising", "sliced", "implicit")
 # Up to this dimension the exact trace costs less than the noise of a probe does harm.

@@ -10,7 +10,7 @@ from jax import Array
 from samplekit.core.pytree import pytree, static
 from samplekit.estimators.rbm_fisher import fisher_gradient, takes_direct
 from samplekit.targets.boltzmann import BernoulliBernoulli, GaussBernoulli
-from samplekit.training.trainer import Row
+from samplekit.training.epochs import Row
 
 type Machine = GaussBernoulli | BernoulliBernoulli
 

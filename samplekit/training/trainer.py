@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,10 +22,10 @@ from samplekit.sampling.packing import Packing
 from samplekit.sampling.progress import Progress
 from samplekit.training.batches import count, order, shuffled
 from samplekit.training.checkpoint import Checkpoint, describe
+from samplekit.training.epochs import Epochs, Row
 from samplekit.training.plan import Plan
 
 type PyTree = Any
-type Row = dict[str, float]
 # Beyond so many numbers, to cut an array out of a vector and to put it back takes longer than
 # another loop of the optimizer.
 LONG_LEAF = 4096
@@ -195,23 +194,24 @@ def train(
     saved = Checkpoint(checkpoint, plan, facts) if checkpoint else None
     if saved and (found := saved.read(state)):
         state, rows = found
-        stopped = _reason(plan, rows, interrupted=False)
+        stopped = _reason(plan, rows)
     with Progress(plan.epochs, enabled=progress, unit="epochs") as bar, hold_ctrl_c() as asked:
         bar.update(len(rows))
         bar.phase("training")
-        starts = order(count(data), fixed.batch, (seed, len(rows)))
-        while len(rows) < plan.epochs and not stopped:
-            since = time.perf_counter()
-            state, numbers = _epoch(*program, state, (np.uint32(len(rows)), starts))
-            # The next one's, while this epoch runs.
-            starts = order(count(data), fixed.batch, (seed, len(rows) + 1))
-            row = {name: float(value) for name, value in jax.device_get(numbers).items()}
-            rows.append({"epoch": len(rows) + 1} | row | {"seconds": time.perf_counter() - since})
+        run, until = functools.partial(_epoch, *program), len(rows) if stopped else plan.epochs
+        epochs = Epochs(run, lambda e: order(count(data), fixed.batch, (seed, e)), state, rows)
+        while len(rows) < until:
+            # Who may have to stop after an epoch, or to write it down, cannot begin the next.
+            epochs.begin(until, ahead=plan.patience is None and saved is None)
+            row = epochs.finish()
             _refuse_trouble(objective, rows)
             bar.update(len(rows), note=_note(row))
-            stopped = _reason(plan, rows, interrupted=asked.is_set())
+            interrupted = asked.is_set() and epochs.begun < until
+            stopped = stopped or _reason(plan, rows, interrupted=interrupted)
+            until = epochs.begun if stopped else until
             if saved:
-                saved.write(state, rows, last=bool(stopped) or len(rows) == plan.epochs)
+                saved.write(epochs.state, rows, last=len(rows) == until)
+        state = epochs.state
     # Cut into pieces on the host, which compiles nothing.
     kept = jax.device_put(fixed.parts(_kept(state, rows)))
     return Trained(eqx.combine(kept, code), rows, state.carry, stopped)
@@ -379,13 +379,13 @@ def _failure(rows: list[Row], trouble: str) -> TrainingError:
     return error
 
 
-def _reason(plan: Plan, rows: list[Row], *, interrupted: bool) -> str:
+def _reason(plan: Plan, rows: list[Row], *, interrupted: bool = False) -> str:
     """Say why training ends now; nothing if it goes on."""
     if plan.patience is not None and "held_out" in rows[-1]:
         losses = [row["held_out"] for row in rows]
         if len(rows) - 1 - int(np.argmin(losses)) >= plan.patience:
             return f"the held-out loss has not fallen for {plan.patience} epochs"
-    return "it was interrupted" if interrupted and len(rows) < plan.epochs else ""
+    return "it was interrupted" if interrupted else ""
 
 
 def _note(row: Row) -> str:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import gc
+import math
 import os
 import signal
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ import pytest
 
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.pytree import pytree
+from samplekit.training import epochs, trainer
 from samplekit.training.plan import Plan, adam
 from samplekit.training.trainer import train
 from tests.training.objectives import TRACES, Quadratic, quadratic, rows
@@ -249,17 +252,63 @@ class PressesCtrlC(Quadratic):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_ends_after_the_epoch_and_returns_what_was_learned(heeds_ctrl_c):
+@pytest.mark.parametrize(("short", "ends"), [(0.0, 2), (math.inf, 3)])
+def test_ctrl_c_ends_after_the_epochs_that_have_begun(heeds_ctrl_c, monkeypatch, short, ends):
+    monkeypatch.setattr(epochs, "SHORT", short)
     found = trained(Plan(epochs=9), PressesCtrlC(jnp.arange(1.0, 4.0)))
     assert found.stopped == "it was interrupted"
-    assert len(found.history) == 2
-    straight = trained(Plan(epochs=2))
+    assert [row["epoch"] for row in found.history] == list(range(1, ends + 1))
+    straight = trained(Plan(epochs=ends))
     np.testing.assert_array_equal(found.model, straight.model)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_in_the_last_epoch_is_no_interruption(heeds_ctrl_c):
-    assert trained(Plan(epochs=2), PressesCtrlC(jnp.ones(3))).stopped == ""
+@pytest.mark.parametrize(("short", "last"), [(0.0, 2), (math.inf, 3)])
+def test_ctrl_c_in_the_last_epoch_is_no_interruption(heeds_ctrl_c, monkeypatch, short, last):
+    monkeypatch.setattr(epochs, "SHORT", short)
+    found = trained(Plan(epochs=last), PressesCtrlC(jnp.ones(3)))
+    assert (found.stopped, len(found.history)) == ("", last)
+
+
+# Short epochs -------------------------------------------------------------------------------------
+
+
+def test_short_epochs_and_long_ones_give_the_same_bits(monkeypatch):
+    found = []
+    for short in (0.0, math.inf):
+        monkeypatch.setattr(epochs, "SHORT", short)
+        found.append(trained(Plan(epochs=6, batch_size=16), quadratic(noise=0.1)))
+    np.testing.assert_array_equal(found[0].model, found[1].model)
+    assert same_history(*found)
+
+
+class Begins(epochs.Epochs):
+    """Write down how many epochs had begun whenever one was read."""
+
+    seen: ClassVar[list[int]] = []
+
+    def finish(self):
+        self.seen.append(self.begun - len(self.rows))
+        return super().finish()
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "under_way"),
+    [
+        (Plan(epochs=4), {}, [1, 2, 2, 1]),
+        (Plan(epochs=4, patience=3), {"held_out": rows(seed=1)}, [1, 1, 1, 1]),
+        (Plan(epochs=4), {"checkpoint": "here"}, [1, 1, 1, 1]),
+    ],
+)
+def test_no_epoch_begins_that_may_have_to_be_taken_back(
+    monkeypatch, tmp_path, plan, options, under_way
+):
+    monkeypatch.setattr(epochs, "SHORT", math.inf)
+    monkeypatch.setattr(trainer, "Epochs", Begins)
+    monkeypatch.setattr(Begins, "seen", [])
+    options = {k: tmp_path / v if k == "checkpoint" else v for k, v in options.items()}
+    trained(plan, **options)
+    assert Begins.seen == under_way
 
 
 # One program --------------------------------------------------------------------------------------
