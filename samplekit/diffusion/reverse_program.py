@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from samplekit.core.compiled import compiled
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.diffusion.scores import OverTime, flat_score
 from samplekit.kernels.base import library_rules
 from samplekit.sampling.anneal_program import rescaled, walk
+from samplekit.sampling.compiled import compiled
 from samplekit.sampling.view import View, with_space
 
 # An adaptive solution gives up after this many steps, and says so.

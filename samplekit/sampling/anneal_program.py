@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from samplekit.core.compiled import compiled
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.kernels.base import Base, NoiseKernel, improved, library_rules
+from samplekit.sampling.compiled import compiled
 from samplekit.sampling.view import View, with_space
 
 # What is kept of the steps of a level, over all particles.

@@ -15,13 +15,13 @@ import numpy as np
 from jax import Array
 
 from samplekit.adaptation import Tuning, record, tune
-from samplekit.core.compiled import Compiled
 from samplekit.core.keys import fold_in_two, from_words, quick, row_of
 from samplekit.core.protocols import Numbers, Stats
 from samplekit.core.pytree import pytree
 from samplekit.core.stats import combine
 from samplekit.kernels.base import NoiseKernel
 from samplekit.sampling.columns import UnreadableError, map_columns
+from samplekit.sampling.compiled import Compiled
 from samplekit.sampling.packing import Packing
 from samplekit.sampling.view import View
 

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from samplekit.core.compiled import compiled
 from samplekit.core.errors import SettingsError, TrainingError
 from samplekit.core.keys import from_seed
 from samplekit.core.pytree import pytree
 from samplekit.sampling.cache import use_cache
+from samplekit.sampling.compiled import compiled
 from samplekit.sampling.devices import deal, read_devices, row_mesh, row_sharding
 from samplekit.sampling.loop import hold_ctrl_c
 from samplekit.sampling.packing import Packing

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from samplekit.core import compiled
-from samplekit.core.compiled import OWN_PRODUCTS, WIDE, Compiled, has_fast_wide_vectors
+from samplekit.sampling import compiled
+from samplekit.sampling.compiled import OWN_PRODUCTS, WIDE, Compiled, has_fast_wide_vectors
 
 
 @pytest.fixture
