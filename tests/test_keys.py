@@ -109,20 +109,38 @@ def test_two_numbers():
     assert keys.fold_in_two(KEY, 1, 2).dtype == KEY.dtype
 
 
-def test_numbers_of_the_host_are_those_of_the_device(monkeypatch):
-    with jax.enable_x64(True):
-        for number in (0, 7, 2**32 - 1):
-            words = np.asarray(jax.random.key_data(KEY))
-            bits = jax.random.bits(jax.random.fold_in(KEY, np.uint32(number)), (6,), "uint64")
-            u = keys.host_uniform(words, [0], [number], 6)
-            np.testing.assert_array_equal(u[0], (np.asarray(bits) >> 11) * 2.0**-53)
+def test_split_mix_gives_the_numbers_of_the_reference_code():
+    """Of seed 1234567, by the C code of Vigna, prng.di.unimi.it/splitmix64.c."""
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    states = np.uint64(1234567) + np.arange(1, 5, dtype=np.uint64) * keys._GOLDEN
+    assert keys._mixed(states).tolist() == known
+
+
+def test_numbers_of_a_row_depend_on_its_own_two_numbers_alone(monkeypatch):
+    words = np.asarray(jax.random.key_data(KEY))
     rows = keys.host_uniform(words, [3, 4], [5, 5], 6)
     np.testing.assert_array_equal(rows[1], keys.host_uniform(words, [4], [5], 6)[0])
+    np.testing.assert_array_equal(rows[1, :3], keys.host_uniform(words, [4], [5], 3)[0])
     every = np.arange(10)  # in blocks of three rows
     monkeypatch.setattr(keys, "_HOST_BLOCK", 20)
     blocks = keys.host_uniform(words, every, every, 6)
     for i in every:
         np.testing.assert_array_equal(blocks[i], keys.host_uniform(words, [i], [i], 6)[0])
+
+
+def test_numbers_of_the_host_are_uniform_and_independent():
+    n, d = 4000, 5
+    u = keys.host_uniform(np.asarray([1, 2], np.uint32), np.arange(n), np.zeros(n, int), d)
+    assert u.min() >= 0
+    assert u.max() < 1
+    z = (u - 0.5) * np.sqrt(12)  # mean 0, variance 1, fourth moment 9/5
+    assert np.abs(z.mean(axis=0)).max() < 5 / np.sqrt(n)
+    assert np.abs((z**2).mean(axis=0) - 1).max() < 5 * np.sqrt(0.8 / n)
+    # Between places of a row, and between the same place of neighbors.
+    across = (z.T @ z / n)[~np.eye(d, dtype=bool)]
+    along = (z[1:] * z[:-1]).mean(axis=0)
+    assert np.abs(across).max() < 5 / np.sqrt(n)
+    assert np.abs(along).max() < 5 / np.sqrt(n)
 
 
 @pytest.mark.parametrize("x64", [False, True])

@@ -21,6 +21,12 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 5  # of four rotations each: Threefry-2x32-20, as JAX has it
 NAME = "threefry2x32"
+# Of SplitMix64: what its state grows by, and how a number is made of it.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
 # Numbers that a thread of the host makes at once: few enough for a core's cache, and enough that
 # threads, of which one at a time speaks Python, do not wait for each other.
 _HOST_BLOCK = 2**17
@@ -146,7 +152,8 @@ def fold_in_two(key: Array, first: Any, second: Any) -> Array:
 def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndarray:
     """Return rows of uniform numbers on [0, 1) of a key's words and two numbers for each row.
 
-    By NumPy: nothing is compiled.
+    By NumPy: nothing is compiled. Threefry makes the seed of a row, SplitMix64 its numbers, which
+    takes a tenth of the operations: Steele, Lea and Flood 2014, doi:10.1145/2714064.2660195.
 
     Examples
     --------
@@ -156,20 +163,30 @@ def host_uniform(key: np.ndarray, first: Any, second: Any, size: int) -> np.ndar
     (2, 4)
     """
     words = np.asarray(key, np.uint32).reshape(-1)[-2:, None]
-    first, second = (np.asarray(numbers, np.uint32) for numbers in (first, second))
-    zero, places = np.zeros(1, np.uint32), np.arange(size, dtype=np.uint32)
-    found = np.empty((len(first), size))
+    pair = (np.asarray(numbers, np.uint32) for numbers in (first, second))
+    high, low = _threefry(words, *pair)
+    seeds = (high.astype(np.uint64) << np.uint64(32) | low)[:, None]
+    places = np.arange(1, size + 1, dtype=np.uint64) * _GOLDEN
+    found = np.empty((len(seeds), size))
     step = max(1, _HOST_BLOCK // max(1, size))
 
     def fill(at: int) -> None:
         rows = slice(at, at + step)
-        inner = np.stack(_threefry(words, first[rows], second[rows]))[:, :, None]
-        high, low = _threefry(inner, zero, places)
-        bits = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-        found[rows] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        bits = _mixed(seeds[rows] + places)
+        bits >>= np.uint64(11)
+        np.multiply(bits, 2.0**-53, out=found[rows])
 
-    _in_threads(fill, range(0, len(first), step))
+    _in_threads(fill, range(0, len(seeds), step))
     return found
+
+
+def _mixed(state: np.ndarray) -> np.ndarray:
+    """Make the numbers of SplitMix64 of its states, in place."""
+    for turn, factor in _MIX:
+        state ^= state >> turn
+        state *= factor
+    state ^= state >> np.uint64(31)
+    return state
 
 
 def host_like_uniform(key: Array, size: int) -> np.ndarray:

@@ -207,9 +207,10 @@ class Engine:
         """Return a start for each chain, of its own number and that of its attempt."""
         # Numbered from above: the numbers from below are those of steps.
         chains = 2**32 - 1 - np.arange(len(numbers))
-        return START_RADIUS * (
-            2 * host_uniform(self.task.words, chains, numbers, self.task.dim) - 1
-        )
+        found = host_uniform(self.task.words, chains, numbers, self.task.dim)
+        found *= 2 * START_RADIUS
+        found -= START_RADIUS
+        return found
 
     @property
     def started(self) -> bool:

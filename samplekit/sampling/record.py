@@ -52,7 +52,7 @@ class Record:
         self.starts = self.anchor  # where they began, flat and unconstrained
         self.given = False
         self.store: Store | None = None
-        self._groups = {name: Draws(settings.chains) for name in self.group_variables()}
+        self._groups = {name: Draws() for name in self.group_variables()}
         # Chains are cut at the same ticks: blocks of one group and start are one append.
         self._pending: dict[tuple[str, int], list[Block]] = collections.defaultdict(list)
         self._state: dict[str, np.ndarray] = {}

@@ -22,25 +22,24 @@ type Block = dict[str, np.ndarray]
 class Draws:
     """Blocks of one group, in memory, (chain, draw, ...) once joined."""
 
-    def __init__(self, chains: int) -> None:
-        self._parts: list[list[Block]] = [[] for _ in range(chains)]
+    def __init__(self) -> None:
+        self._parts: dict[int, list[Block]] = {}  # of the number of their first chain
 
     def add(self, first_chain: int, block: Block) -> None:
         """Append a block whose first chain is `first_chain`."""
-        self._parts[first_chain].append(block)
+        self._parts.setdefault(first_chain, []).append(block)
 
     def clear(self) -> None:
         """Forget everything."""
-        for blocks in self._parts:
-            blocks.clear()
+        self._parts.clear()
 
     def joined(self) -> Block:
         """Return one array a variable, (chain, draw, ...); joins in place, so it is cheap twice."""
-        for blocks in self._parts:
+        for blocks in self._parts.values():
             if len(blocks) > 1:
                 names = blocks[0]
                 blocks[:] = [{n: np.concatenate([b[n] for b in blocks], axis=1) for n in names}]
-        parts = [blocks[0] for blocks in self._parts if blocks]
+        parts = [blocks[0] for _, blocks in sorted(self._parts.items())]
         if not parts:
             return {}
         if len(parts) == 1:  # JAX's own memory is read-only; a user's draws are the user's
