@@ -47,6 +47,7 @@ class _Open(NamedTuple):
 
     v: Array
     sum_v: Array
+    before: Array  # the velocity one leaf earlier
 
 
 class _Branch(NamedTuple):
@@ -93,6 +94,24 @@ def _turns(first: Array, last: Array, sum_v: Array) -> Array:
     """Tell whether either end of a trajectory moves against the way from end to end."""
     way = sum_v - (first + last) / 2
     return (jnp.sum(first * way, -1) <= 0) | (jnp.sum(last * way, -1) <= 0)
+
+
+class _Half(NamedTuple):
+    """The velocities at the ends of one of two neighboring parts, and the sum of all in it."""
+
+    first: Array
+    last: Array
+    sum_v: Array
+
+
+def _turn_between(left: _Half, right: _Half) -> Array:
+    """Tell whether one part and the next leaf of the other turn back.
+
+    The ends of both together may have come round a whole circle, and then point the same way.
+    """
+    return _turns(left.first, right.first, left.sum_v + right.first) | _turns(
+        left.last, right.last, right.sum_v + left.last
+    )
 
 
 def _where(condition: Array, new: Any, old: Any) -> Any:
@@ -154,14 +173,19 @@ def _balanced(branch: _Branch, v: Array, sum_v: Array) -> tuple[Array, _Open]:
     last = jax.lax.population_count(n >> 1)
     ended = jax.lax.population_count(n ^ (n + 1)) - 1
     row = jnp.where(n % 2 == 0, last, branch.open.v.shape[0] - 1)
-    opened = _Open(
-        jax.lax.dynamic_update_index_in_dim(branch.open.v, v, row, 0),
-        jax.lax.dynamic_update_index_in_dim(branch.open.sum_v, sum_v, row, 0),
+    now = _Open(v, sum_v, branch.point.v)
+    opened = jax.tree.map(
+        lambda rows, new: jax.lax.dynamic_update_index_in_dim(rows, new, row, 0), branch.open, now
     )
 
     def look(row: Array, turning: Array) -> Array:
-        first = opened.v[row]
-        return turning | _turns(first, v, sum_v - opened.sum_v[row] + first)
+        first = jax.tree.map(lambda rows: rows[row], opened)
+        second = jax.tree.map(lambda rows: rows[row + 1], opened)
+        whole = _turns(first.v, v, sum_v - first.sum_v + first.v)
+        # The last row is of two leaves, whose halves are leaves.
+        left = _Half(first.v, second.before, second.sum_v - second.v - first.sum_v + first.v)
+        right = _Half(second.v, v, sum_v - second.sum_v + second.v)
+        return turning | whole | ((row < last) & _turn_between(left, right))
 
     turning = jax.lax.fori_loop(last - ended + 1, last + 1, look, jnp.zeros((), bool))
     return turning, opened
@@ -188,14 +212,16 @@ class NUTS(Base):
     -----
     Multinomial NUTS [1]_ [2]_ with the doublings in loops instead of recursion [3]_: a branch of
     2^j leapfrog steps is added forward or backward until the trajectory, or a balanced part of it,
-    turns back: v · (Σv − (v₋ + v₊)/2) ≤ 0 at one of its ends v₋, v₊. Within a branch a leaf is the
-    draw with probability in proportion to exp(−H); a new branch replaces the draw of the old ones
-    with probability min(1, W_new / W_old). Invariant: the target. Bias: none. Cost: `n_steps`
-    scores a step.
+    turns back: v · (Σv − (v₋ + v₊)/2) ≤ 0 at one of its ends v₋, v₊. As in Stan, a half and the
+    next leaf of the other count as parts too: where a circle takes 2^j − 1 steps, ends meet, and
+    trajectories went round until they were cut (3 to 6 % of the chains on a Gaussian in three to
+    five dimensions, up to 20 times the steps). Within a branch a leaf is the draw with probability
+    in proportion to exp(−H); a new branch replaces the draw of the old ones with probability
+    min(1, W_new / W_old). Invariant: the target. Bias: none. Cost: `n_steps` scores a step.
 
-    BlackJAX has the same algorithm, which our tests compare with. It calls the random generator at
-    every leapfrog step and holds the score several times in its program: on eight schools this one
-    takes 0.7 of its time a leapfrog step, and half of its time to compile.
+    BlackJAX has the same algorithm but for these parts, and our tests compare with it. It calls the
+    random generator at every leapfrog step and holds the score several times in its program: on
+    eight schools this one takes 0.7 of its time a leapfrog step, and half of its time to compile.
 
     References
     ----------
@@ -265,7 +291,7 @@ class NUTS(Base):
                 log_weight=zero,
                 sum_v=v,
                 accepted=zero,
-                open=_Open(rows, rows),
+                open=_Open(rows, rows, rows),
                 turning=jnp.zeros((), bool),
                 error=zero,
                 leaves=jnp.zeros((), jnp.int32),
@@ -331,6 +357,10 @@ class NUTS(Base):
                 branch.point,
             )
             sum_v = tree.sum_v + branch.sum_v
+            # From the far end to the seam, and from there to the new end.
+            old = _Half(tree.ends.v[1 - side], tree.ends.v[side], tree.sum_v)
+            new = _Half(branch.open.v[0], branch.point.v, branch.sum_v)
+            turning = _turns(ends.v[0], ends.v[1], sum_v) | _turn_between(old, new)
             return _Tree(
                 depth=tree.depth + 1,
                 ends=ends,
@@ -339,7 +369,7 @@ class NUTS(Base):
                 sum_v=sum_v,
                 accepted=branch.accepted,
                 open=branch.open,
-                turning=branch.turning | _turns(ends.v[0], ends.v[1], sum_v),
+                turning=branch.turning | turning,
                 error=branch.error,
                 leaves=tree.leaves + branch.leaf,
             )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import samplekit as sk
+from samplekit.kernels import nuts as own
 from samplekit.kernels.base import library_rules
 
 SCALES = np.array([0.3, 1.0, 2.5, 7.0])
@@ -26,11 +27,16 @@ def turns(velocities):
     return velocities[0] @ way <= 0 or velocities[-1] @ way <= 0
 
 
+def turns_when_joined(left, right):
+    """Look at two neighbors together, and at each with the nearest leaf of the other."""
+    return turns(left + right) or turns(left + right[:1]) or turns(left[-1:] + right)
+
+
 def any_balanced_turns(velocities):
     """Look at every balanced subtree that ends with the last of a branch's leaves so far."""
     count, size = len(velocities), 2
     while size <= count and count % size == 0:
-        if turns(velocities[-size:]):
+        if turns_when_joined(velocities[-size : -size // 2], velocities[-size // 2 :]):
             return True
         size *= 2
     return False
@@ -53,9 +59,10 @@ def plain_trajectory(x, v, forward, step):
             leaves += 1
             if any_balanced_turns(branch):
                 return depth + 1, leaves, True
-        whole = whole + branch if ahead else branch[::-1] + whole
-        if turns(whole):
+        left, right = (whole, branch) if ahead else (branch[::-1], whole)
+        if turns_when_joined(left, right):
             return depth + 1, leaves, True
+        whole = left + right
     return len(forward), leaves, False
 
 
@@ -83,7 +90,31 @@ def test_trajectories_are_those_of_the_plain_recursion(key, step):
     assert len({depth for depth, _ in seen}) >= 3
 
 
-def test_the_law_is_that_of_blackjax(key):
+@pytest.fixture
+def without_the_seam(monkeypatch):
+    """Look for U-turns between the ends of subtrees alone, as BlackJAX does."""
+    monkeypatch.setattr(own, "_turn_between", lambda left, right: jnp.zeros((), bool))
+
+
+def test_trajectories_do_not_run_in_circles(key):
+    """With seven steps to a circle the ends of eight leaves meet, and point the same way."""
+    step = 2 * np.sin(np.pi / 7)
+    kernel, target = sk.NUTS(step), sk.targets.gaussian(3)
+    points = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 3)), jnp.float32)
+
+    def leaves(k, x):
+        return kernel.step(k, kernel.init(k, x, target), target)[1]["n_steps"]
+
+    counts = np.asarray(jax.jit(jax.vmap(leaves))(jax.random.split(key, 2000), points))
+    assert counts.max() <= 7
+
+
+def test_trajectories_would_run_in_circles(key, without_the_seam):
+    with pytest.raises(AssertionError):
+        test_trajectories_do_not_run_in_circles(key)
+
+
+def test_the_law_is_that_of_blackjax(key, without_the_seam):
     """Tree depth, leapfrog steps, acceptance and energy, from the same points: 4 errors at most."""
     from blackjax.mcmc import hmc, nuts
 
