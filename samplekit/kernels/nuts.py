@@ -182,13 +182,13 @@ def _balanced(branch: _Branch, v: Array, sum_v: Array) -> tuple[Array, _Open]:
         first = jax.tree.map(lambda rows: rows[row], opened)
         second = jax.tree.map(lambda rows: rows[row + 1], opened)
         whole = _turns(first.v, v, sum_v - first.sum_v + first.v)
-        # The last row is of two leaves, whose halves are leaves.
         left = _Half(first.v, second.before, second.sum_v - second.v - first.sum_v + first.v)
         right = _Half(second.v, v, sum_v - second.sum_v + second.v)
-        return turning | whole | ((row < last) & _turn_between(left, right))
+        return turning | whole | _turn_between(left, right)
 
-    turning = jax.lax.fori_loop(last - ended + 1, last + 1, look, jnp.zeros((), bool))
-    return turning, opened
+    # The subtree of the last row is the last two leaves, and its halves are leaves.
+    turning = (n % 2 == 1) & _turns(branch.point.v, v, branch.point.v + v)
+    return jax.lax.fori_loop(last - ended + 1, last, look, turning), opened
 
 
 @pytree
