@@ -20,6 +20,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # A worker that says nothing for this long is ended: it hangs.
 MOST_SECONDS = 900.0
+# Seconds before a contender's turn: threads of BLAS and OpenMP go on looking for work for a tenth or
+# two of a second, on a core that the next one needs.
+PAUSE = 0.3
 # What would change a contender behind our back.
 HIDDEN = ("JAX_", "XLA_", "XDG_CACHE_HOME", "OMP_NUM_THREADS", "PYTHONPATH")
 
@@ -165,6 +168,7 @@ def measure_living(contenders: Sequence[Contender], rounds: int, log: Path) -> d
         for number, i in _turns(len(contenders), rounds):
             if outcomes[i].error or number >= (contenders[i].rounds or rounds):
                 continue
+            time.sleep(PAUSE)
             answer = workers[i].ask(str(number))
             outcomes[i].error = answer.pop("error", "")
             if not outcomes[i].error:
