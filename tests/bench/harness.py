@@ -20,8 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # A worker that says nothing for this long is ended: it hangs.
 MOST_SECONDS = 900.0
-# Seconds before a contender's turn: threads of BLAS and OpenMP go on looking for work for a tenth or
-# two of a second, on a core that the next one needs.
+# Seconds before a contender's turn: threads of BLAS and OpenMP go on looking for work for a tenth
+# of a second or two, on a core that the next one needs.
 PAUSE = 0.3
 # What would change a contender behind our back.
 HIDDEN = ("JAX_", "XLA_", "XDG_CACHE_HOME", "OMP_NUM_THREADS", "PYTHONPATH")
