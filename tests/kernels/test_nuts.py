@@ -66,7 +66,7 @@ def plain_trajectory(x, v, forward, step):
     return len(forward), leaves, False
 
 
-@pytest.mark.parametrize("step", [0.05, 0.11, 0.3])
+@pytest.mark.parametrize("step", [0.05, 0.11, 0.3, 0.5])  # the last turns within two leaves
 def test_trajectories_are_those_of_the_plain_recursion(key, step):
     with jax.enable_x64(True):
         target = sk.from_log_density(log_density, 4)
@@ -87,7 +87,7 @@ def test_trajectories_are_those_of_the_plain_recursion(key, step):
             seen.add((depth, leaves == 2**depth - 1))
     # Whole and cut branches of several depths were among them.
     assert {whole for _, whole in seen} == {True, False}
-    assert len({depth for depth, _ in seen}) >= 3
+    assert len({depth for depth, _ in seen}) >= (3 if step < 0.5 else 2)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import samplekit as sk
 from samplekit.core.errors import TargetError
 from samplekit.sampling import task
 from samplekit.sampling.engine import Engine
+from samplekit.sampling.run import Draws
 
 CHAINS = 1536  # blocks of 768
 # In nine dimensions no program works column by column, in two all do.
@@ -148,3 +149,12 @@ def test_noise_of_blocks_is_that_of_rows():
     cut = [jax.random.bits(row_of(key, i), (4, 3)) for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(cut), whole)
     assert all((a != b).any() for a, b in itertools.combinations(cut, 2))
+
+
+def test_parts_of_a_group_are_joined_in_the_order_of_their_chains():
+    draws = Draws()
+    for first, value in ((4, 2.0), (0, 0.0), (4, 3.0), (0, 1.0)):
+        draws.add(first, {"x": np.full((2, 1), value)})
+    np.testing.assert_array_equal(draws.joined()["x"], [[0, 1], [0, 1], [2, 3], [2, 3]])
+    draws.clear()
+    assert draws.joined() == {}
