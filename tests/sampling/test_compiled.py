@@ -62,3 +62,9 @@ def test_settings_of_jit_arrive():
     assert give(2, x).tolist() == [2, 2, 2]
     assert x.is_deleted()
     assert "2.0" in give.lower(2, jnp.zeros(3)).as_text()  # the number is code
+
+
+def test_options_arrive_at_xla(monkeypatch):
+    monkeypatch.setattr(compiled, "_options", lambda *, own_products: {"xla_cpu_no_such": "1"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_cpu_no_such"):
+        Compiled(lambda x: x)(jnp.zeros(1))
